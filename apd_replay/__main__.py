@@ -1,0 +1,3 @@
+from apd_replay.cli import main
+
+main()

@@ -1,0 +1,193 @@
+"""config/: what the user wrote, checked against config/schema/ before anything runs, with defaults filled in.
+
+A file of experiments has `defaults`, named `designs` and `experiments`; an experiment is defaults < its design < its own keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+
+from apd_replay.errors import ConfigError
+
+DEFAULT_TRACE = "swebench-52"
+DEFAULT_ENGINE = "sim"
+DEFAULT_HARDWARE = "h100-qwen3-30b-a3b"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment as it will run: `settings` holds every key of config/schema/experiment.yaml, `cluster` those of its cluster file."""
+
+    id: str
+    settings: dict[str, Any]
+    cluster: dict[str, Any]
+    hardware: dict[str, Any]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.settings[key]
+
+    @property
+    def base(self) -> str:
+        """The experiment's part in the claims: `E0` of `E0@acg_seedlike`."""
+        return self.id.split("@")[0]
+
+    @property
+    def disaggregated(self) -> bool:
+        return bool(self.cluster["decode"])
+
+    @property
+    def arrival_scale(self) -> float:
+        return float(self["arrival_scale"] or self["time_scale"])
+
+    @property
+    def gap_scale(self) -> float:
+        return float(self["gap_scale"] or self["time_scale"])
+
+    def as_json(self) -> str:
+        """Everything that decides a run but its trace, its replicate and the code; the same text for the same meaning."""
+        return json.dumps({"settings": self.settings, "cluster": self.cluster, "hardware": self.hardware}, sort_keys=True)
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.as_json().encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """config.yaml and everything it points to. `directory` is the folder that holds it."""
+
+    directory: Path
+    settings: dict[str, Any]
+    experiments: dict[str, Experiment]
+
+
+def load(file: str | Path, matrix: str | None = None, overrides: dict[str, Any] | None = None) -> Configuration:
+    """Read `file` (config/config.yaml), the experiments of `matrix` (default: the file's own) and all they name.
+
+    Raises ConfigError with file, key and what is allowed; nothing has been started then.
+    """
+    file = Path(file)
+    directory = file.parent
+    settings = _read(file)
+    settings.update(overrides or {})
+    settings = _checked(file, settings, _schema(directory, "config"))
+    source = directory / "experiments" / f"{matrix or settings['matrix']}.yaml"
+    experiments = _experiments(source, directory, settings)
+    return Configuration(directory, settings, experiments)
+
+
+def _experiments(source: Path, directory: Path, config: dict[str, Any]) -> dict[str, Experiment]:
+    content = _read(source)
+    for key in content:
+        if key not in ("defaults", "designs", "experiments"):
+            raise ConfigError(source, key, "unknown key; allowed: defaults, designs, experiments")
+    schema = _schema(directory, "experiment")
+    out = {}
+    for name, own in (content.get("experiments") or {}).items():
+        where = f"experiments.{name}"
+        if not isinstance(own, dict):
+            raise ConfigError(source, where, "expected a mapping of settings")
+        design = own.get("design")
+        designs = content.get("designs") or {}
+        if design is not None and design not in designs:
+            raise ConfigError(source, f"{where}.design", f"unknown design {design!r}; allowed: {', '.join(designs)}")
+        merged = {**(content.get("defaults") or {}), **designs.get(design, {}), **{k: v for k, v in own.items() if k != "design"}}
+        settings = _checked(source, merged, schema, where)
+        settings["trace"] = settings["trace"] or config["trace"]
+        settings["trace_format"] = settings["trace_format"] or config["trace_format"]
+        if config["replicates"] is not None:
+            settings["replicates"] = config["replicates"]
+        cluster = _named(directory, "clusters", settings["cluster"], source, f"{where}.cluster")
+        cluster = _checked(directory / "clusters" / f"{settings['cluster']}.yaml", cluster, _schema(directory, "cluster"))
+        _check_shape(source, where, settings, cluster)
+        hardware = _named(directory, "hardware", settings["hardware"], source, f"{where}.hardware")
+        out_id = identity(name, settings)
+        out[out_id] = Experiment(out_id, settings, cluster, hardware)
+    return out
+
+
+def identity(name: str, settings: dict[str, Any]) -> str:
+    """The experiment's id: its name, and behind an @ whatever engine, trace or hardware is not the default one."""
+    trace = Path(settings["trace"]).name.split(".")[0]
+    parts = [
+        *([settings["engine"]] if settings["engine"] != DEFAULT_ENGINE else []),
+        *([trace] if trace != DEFAULT_TRACE else []),
+        *([settings["hardware"]] if settings["hardware"] != DEFAULT_HARDWARE and settings["engine"] == DEFAULT_ENGINE else []),
+    ]
+    return f"{name}@{'-'.join(parts)}" if parts and "@" not in name else name
+
+
+def _check_shape(source: Path, where: str, settings: dict[str, Any], cluster: dict[str, Any]) -> None:
+    if bool(cluster["workers"]) == bool(cluster["decode"]) or bool(cluster["prefill"]) != bool(cluster["decode"]):
+        raise ConfigError(source, f"{where}.cluster", "a cluster has either `workers`, or both `prefill` and `decode`")
+    if settings["resident"] and not cluster["decode"]:
+        raise ConfigError(source, f"{where}.resident", "needs a cluster with decode workers")
+
+
+def _named(directory: Path, folder: str, name: str, source: Path, key: str) -> dict[str, Any]:
+    file = directory / folder / f"{name}.yaml"
+    if not file.is_file():
+        known = ", ".join(sorted(p.stem for p in (directory / folder).glob("*.yaml")))
+        raise ConfigError(source, key, f"no {file}; there are: {known or 'none'}")
+    return _read(file)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(file, "(file)", f"cannot be read: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "(file)"
+        raise ConfigError(file, place, f"not valid YAML: {getattr(error, 'problem', error)}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(file, "(file)", "expected a mapping of keys")
+    return content
+
+
+def _schema(directory: Path, name: str) -> dict[str, Any]:
+    return _read(directory / "schema" / f"{name}.yaml")
+
+
+def _checked(file: Path, content: dict[str, Any], schema: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """`content` with defaults, or a ConfigError that names the key and what is allowed."""
+    for error in sorted(Draft202012Validator(schema).iter_errors(content), key=lambda e: (len(e.absolute_path), list(map(str, e.absolute_path)))):
+        path = [*([where] if where else []), *map(str, error.absolute_path)]
+        if error.validator == "additionalProperties":
+            allowed = sorted(error.schema["properties"])
+            unknown = sorted(set(error.instance) - set(allowed))
+            raise ConfigError(file, ".".join([*path, unknown[0]]), f"unknown key; allowed: {', '.join(allowed)}")
+        if error.validator == "required":
+            missing = sorted(set(error.schema["required"]) - set(error.instance))
+            raise ConfigError(file, ".".join([*path, missing[0]]), "missing")
+        raise ConfigError(file, ".".join(path) or "(file)", _expectation(error))
+    return _with_defaults(content, schema)
+
+
+def _expectation(error: Any) -> str:
+    value = json.dumps(error.instance, default=str)
+    if error.validator == "enum":
+        return f"{value} is not allowed; allowed: {', '.join(map(str, error.validator_value))}"
+    if error.validator == "type":
+        kinds = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
+        return f"{value} is not allowed; expected {' or '.join(kinds)}"
+    return f"{error.message}"
+
+
+def _with_defaults(content: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    out = dict(content)
+    for key, rule in schema["properties"].items():
+        if key not in out and "default" in rule:
+            out[key] = rule["default"]
+        if "properties" in rule and isinstance(out.get(key), dict):
+            out[key] = _with_defaults(out[key], rule)
+    return out
