@@ -13,7 +13,7 @@ from apd_replay.errors import ApdError
 
 COMMANDS = {
     "trace": "apd_replay.trace.command:trace",
-    "replay": "apd_replay.replay.command:replay",
+    "replay": "apd_replay.engines:replay",
     "parse": "apd_replay.logs.command:parse",
     "import": "apd_replay.warehouse.command:import_runs",
     "warehouse": "apd_replay.warehouse.command:warehouse",
