@@ -1,0 +1,95 @@
+"""config/: whatever is wrong in it is said with file, key and what is allowed, before anything runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from apd_replay import configuration
+from apd_replay.errors import ConfigError
+
+CONFIG = Path(__file__).parent.parent / "config"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    shutil.copytree(CONFIG, tmp_path / "config")
+    return tmp_path / "config" / "config.yaml"
+
+
+def edit(file: Path, **change: object) -> None:
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **change}))
+
+
+def edit_experiment(config: Path, name: str, **change: object) -> None:
+    file = config.parent / "experiments" / "matrix.yaml"
+    content = yaml.safe_load(file.read_text())
+    content["experiments"][name].update(change)
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def test_the_shipped_files_are_valid() -> None:
+    for matrix in sorted(p.stem for p in (CONFIG / "experiments").glob("*.yaml")):
+        assert configuration.load(CONFIG / "config.yaml", matrix).experiments
+
+
+def test_the_matrix_is_that_of_the_claims() -> None:
+    e = configuration.load(CONFIG / "config.yaml").experiments
+    assert list(e) == [f"E{k}" for k in range(11)]
+    assert [x.id for x in e.values() if x["resident"]] == ["E0", "E1", "E2", "E4", "E5", "E7", "E9"]
+    assert {x["time_scale"] for x in (e["E2"], e["E3"], e["E4"], e["E9"], e["E10"])} == {1}
+    assert {x["first_sessions"] for x in (e["E2"], e["E3"], e["E4"], e["E7"], e["E8"])} == {12}
+    assert e["E5"]["concurrency"] == 4 and e["E0"]["concurrency"] == 32 and e["E0"]["replicates"] == 10
+
+
+def test_defaults_come_from_the_schema(config: Path) -> None:
+    e0 = configuration.load(config).experiments["E0"]
+    assert e0["request_timeout_s"] == 120 and e0["mechanisms"]["latch"] is True and e0.gap_scale == 10
+    edit_experiment(config, "E0", gap_scale=1)
+    e0 = configuration.load(config).experiments["E0"]
+    assert (e0.gap_scale, e0.arrival_scale) == (1, 10)
+
+
+def test_another_trace_or_engine_is_another_id(config: Path) -> None:
+    edit(config, trace="traces/acg_seedlike.jsonl.gz")
+    assert "E0@acg_seedlike" in configuration.load(config).experiments
+    edit_experiment(config, "E0", engine="sglang")
+    found = configuration.load(config).experiments
+    assert "E0@sglang-acg_seedlike" in found and found["E0@sglang-acg_seedlike"].base == "E0"
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "said"),
+    [
+        (dict(concurency=3), "experiments.E0.concurency", "unknown key; allowed: "),
+        (dict(concurrency=0), "experiments.E0.concurrency", "minimum"),
+        (dict(concurrency="many"), "experiments.E0.concurrency", '"many" is not allowed; expected integer'),
+        (dict(backpressure="cubic"), "experiments.E0.backpressure", "allowed: off, linear, composite"),
+        (dict(cluster="9p9d"), "experiments.E0.cluster", "there are: "),
+        (dict(hardware="abacus"), "experiments.E0.hardware", "there are: "),
+        (dict(design="dpp"), "experiments.E0.design", "unknown design 'dpp'; allowed: kvc, dp"),
+        (dict(mechanisms=dict(lach=False)), "experiments.E0.mechanisms.lach", "unknown key"),
+        (dict(cluster="8dp"), "experiments.E0.resident", "decode workers"),
+    ],
+)
+def test_a_wrong_experiment_key_is_named(config: Path, change: dict[str, object], key: str, said: str) -> None:
+    edit_experiment(config, "E0", **change)
+    with pytest.raises(ConfigError) as error:
+        configuration.load(config)
+    assert error.value.key == key and said in str(error.value) and "\n" not in str(error.value)
+    assert Path(error.value.file).name == "matrix.yaml"
+
+
+def test_a_wrong_config_key_is_named(config: Path) -> None:
+    edit(config, trase="x")
+    with pytest.raises(ConfigError, match=r"config.yaml: trase: unknown key; allowed: matrix, replicates, results, trace, trace_format"):
+        configuration.load(config)
+
+
+def test_broken_yaml_is_placed(config: Path) -> None:
+    config.write_text("trace: [\n")
+    with pytest.raises(ConfigError, match=r"config.yaml: line 2, column 1: not valid YAML"):
+        configuration.load(config)
