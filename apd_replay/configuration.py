@@ -20,6 +20,9 @@ DEFAULT_TRACE = "swebench-52"
 DEFAULT_ENGINE = "sim"
 DEFAULT_HARDWARE = "h100-qwen3-30b-a3b"
 
+ANALYSIS_KEYS = frozenset({"title", "replicates", "warmup_turns", "slo_ttft_s", "slo_tpot_s", "trace", "trace_format"})
+"""Keys of an experiment that decide nothing about a run: how many there are, how they are read, and what the trace's digest says better."""
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -52,7 +55,8 @@ class Experiment:
 
     def as_json(self) -> str:
         """Everything that decides a run but its trace, its replicate and the code; the same text for the same meaning."""
-        return json.dumps({"settings": self.settings, "cluster": self.cluster, "hardware": self.hardware}, sort_keys=True)
+        deciding = {key: value for key, value in self.settings.items() if key not in ANALYSIS_KEYS}
+        return json.dumps({"settings": deciding, "cluster": self.cluster, "hardware": self.hardware}, sort_keys=True)
 
     def digest(self) -> str:
         return hashlib.sha256(self.as_json().encode()).hexdigest()
@@ -110,6 +114,15 @@ def _experiments(source: Path, directory: Path, config: dict[str, Any]) -> dict[
         out_id = identity(name, settings)
         out[out_id] = Experiment(out_id, settings, cluster, hardware)
     return out
+
+
+def syntheses(directory: Path) -> dict[str, dict[str, Any]]:
+    """Parameters of every built-in trace of traces.yaml, by name; none where there is no such file."""
+    file = directory / "traces.yaml"
+    if not file.is_file():
+        return {}
+    schema = _schema(directory, "traces")
+    return {str(name): _checked(file, own, schema, str(name)) for name, own in _read(file).items()}
 
 
 def identity(name: str, settings: dict[str, Any]) -> str:
