@@ -153,6 +153,7 @@ _LINE = """
     file     VARCHAR!  log file, relative to the run directory
     line     INTEGER!  physical line, from 1
     offset   BIGINT!   byte offset of that line
+    launch   INTEGER!  server starts (`server_args=` lines) of this log up to this line: a file may hold two runs
     ts       DOUBLE    the line's own time as UTC epoch; null where it has none
     t        DOUBLE    seconds since the run's start; null where unknown
     dp_rank  INTEGER   rank tag
@@ -164,8 +165,10 @@ WORKER_SAMPLES = Table("worker_samples", "One row a `Prefill batch` or `Decode b
     kind                VARCHAR!  `prefill` or `decode`
     running             INTEGER   #running-req
     queued              INTEGER   #queue-req
+    new_seqs            INTEGER   #new-seq
     new_tokens          INTEGER   #new-token: computed in this batch (a chunk)
     cached_tokens       INTEGER   #cached-token
+    pending_tokens      INTEGER   #pending-token: prompt tokens still waiting to be computed
     used_tokens         BIGINT    #token (or #full token)
     token_usage         DOUBLE    token usage (or full token usage), 0 to 1, two decimals
     preallocated_usage  DOUBLE    pre-allocated usage
@@ -183,9 +186,10 @@ WORKER_EVENTS = Table("worker_events", "One row an event line.", _columns(_LINE 
     session  VARCHAR   agent session
     room     BIGINT    bootstrap room
     peer     VARCHAR   the other side: `ip:port`
+    peer_worker VARCHAR the other side's worker, found through the rooms that both know; null where none does
     tokens   BIGINT    tokens freed, retracted, pool size
     detail   VARCHAR   the message
-    rest     JSON      what was not understood
+    rest     JSON      values that have no column
 """), per_run=True)
 
 EVENT_KINDS = ("pool_size", "ready", "trim", "retract", "transfer_error", "link_latched", "peer_dead", "waiting_timeout",
@@ -204,6 +208,57 @@ TRANSFERS = Table("transfers", "One row a bootstrap room: client request, P line
     outcome         VARCHAR!  `ok`, `real_failure`, `rejection`, `waiting_timeout`, `bootstrap_timeout`, `aborted`, `other` or `unknown`
     wait_s          DOUBLE    dispatch to outcome
     shard           INTEGER   transfer queue on the P (sum of the D's ports modulo the number of queues)
+    p_kind          VARCHAR   the P's first event about the room (see the kinds of worker_events)
+    p_t             DOUBLE    when, by the P's clock
+    p_file          VARCHAR   where it stands
+    p_line          INTEGER   where it stands
+    d_kind          VARCHAR   the D's first event about the room
+    d_t             DOUBLE    when, by the D's clock
+    d_file          VARCHAR   where it stands
+    d_line          INTEGER   where it stands
+"""), per_run=True)
+
+LOG_FILES = Table("log_files", "One row a log file: what was understood of it, and by which clock it is read.", _columns("""
+    worker           VARCHAR!   worker
+    role             VARCHAR    roles seen in it, joined by `+`
+    file             VARCHAR!   log file
+    lines            BIGINT!    physical lines = rows + known + cut + unknown + over_long
+    bytes            BIGINT!    size, unpacked
+    row_lines        BIGINT!    lines that gave a row
+    known_lines      BIGINT!    lines that a rule knows and that hold nothing to keep
+    cut_lines        BIGINT!    lines whose head is known and whose end is missing
+    unknown_lines    BIGINT!    lines that no rule knows
+    over_long_lines  BIGINT!    lines above the limit: counted, not read
+    bad_utf8_lines   BIGINT!    lines with bytes that are not UTF-8; they are read all the same
+    cut_last_line    BOOLEAN!   the file does not end with a newline
+    launches         INTEGER!   server starts (`server_args=` lines)
+    ranks            VARCHAR[]! rank tags seen, one entry a combination
+    engine_address   VARCHAR    `ip:port` of the worker's transfer engine (Mooncake session)
+    clock_offset_s   DOUBLE     the log's clock minus UTC, seconds; null where no line has a time
+    clock_basis      VARCHAR!   how that is known
+    counts           JSON!      lines by kind
+    server_args      JSON       arguments of the last server start
+"""), per_run=True)
+
+REQUEST_STATS = Table("request_stats", "One row a request that a worker reported on: ReqTimeStats lines, request logs, exported metrics.", _columns(_LINE + """
+    source            VARCHAR!  `time_stats`, `request_log` or `export`
+    side              VARCHAR   `prefill`, `decode` or `unified`
+    rid               VARCHAR   the request's id on the worker
+    room              BIGINT    bootstrap room
+    input_tokens      INTEGER   prompt
+    cached_tokens     INTEGER   on a D this repeats the P's hit
+    output_tokens     INTEGER   generated
+    bootstrap_ms      DOUBLE    hand-shake between P and D
+    alloc_wait_ms     DOUBLE    D: waiting for space
+    transfer_ms       DOUBLE    D: space reserved until KV complete, the P's own queue and computing included
+    queue_ms          DOUBLE    waiting for a batch
+    forward_ms        DOUBLE    computing
+    entry_ts          DOUBLE    when the worker took it, UTC epoch
+    transfer_mb       DOUBLE    P: KV sent
+    transfer_gb_s     DOUBLE    P: as the worker states it (last chunk only with mooncake: do not use as a rate)
+    latency_s         DOUBLE    request logs and exports: end to end
+    finish_reason     VARCHAR   request logs and exports
+    rest              JSON      values that have no column
 """), per_run=True)
 
 LOADS = Table("loads", "Load snapshots, where the experiment asks for them.", _columns("""
@@ -268,7 +323,7 @@ VERDICTS = Table("verdicts", "One row per claim, engine and trace.", _columns(""
 """))
 
 TABLES = {t.name: t for t in (TURNS, RUNS, REQUESTS, ADMISSIONS, PAUSES, BINDINGS, WORKER_SAMPLES, WORKER_EVENTS,
-                              TRANSFERS, LOADS, UNKNOWN_LINES, EVIDENCE, VERDICTS)}
+                              TRANSFERS, REQUEST_STATS, LOG_FILES, LOADS, UNKNOWN_LINES, EVIDENCE, VERDICTS)}
 
 
 def arrow(table: Table) -> pa.Schema:
