@@ -61,7 +61,7 @@ def _file(module: str) -> Path | None:
 
 @functools.cache
 def _imports(file: Path) -> frozenset[str]:
-    found = set()
+    found: set[str] = set()
     package = file.relative_to(root()).parts[:-1]
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
