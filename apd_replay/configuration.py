@@ -111,6 +111,7 @@ def _experiments(source: Path, directory: Path, config: dict[str, Any]) -> dict[
         cluster = _checked(directory / "clusters" / f"{settings['cluster']}.yaml", cluster, _schema(directory, "cluster"))
         _check_shape(source, where, settings, cluster)
         hardware = _named(directory, "hardware", settings["hardware"], source, f"{where}.hardware")
+        hardware = _checked(directory / "hardware" / f"{settings['hardware']}.yaml", hardware, _schema(directory, "hardware"))
         out_id = identity(name, settings)
         out[out_id] = Experiment(out_id, settings, cluster, hardware)
     return out
