@@ -20,6 +20,10 @@ RESULTS = str(PLAN.results)
 REPORTED = PLAN.reported
 
 
+onstart:
+    PLAN.retire()
+
+
 wildcard_constraints:
     trace=r"[^/]+",
     experiment=r"[^/]+",

@@ -70,7 +70,7 @@ class TraceSource:
 class Plan:
     """`runs`: what rule replay makes, by name (`E0/r3`). `matrices`: names of each list's runs. `kept`: runs that lie in
     results/ and that no rule makes: imported ones, those of other configurations, and runs on GPUs, which nothing but
-    deleting their manifest makes again."""
+    deleting their manifest makes again. `retired`: replicates that a configured experiment no longer asks for."""
 
     def __init__(self, file: Path, overrides: dict[str, Any]) -> None:
         self.file = file
@@ -85,7 +85,10 @@ class Plan:
             if (file.parent / "experiments" / f"{name}.yaml").is_file():
                 self.matrices[name] = self._add(load(file, name, overrides), name)
         lying = sorted(f"{f.parent.name}/{f.stem}" for f in (self.results / "runs").glob("*/r*.json"))
-        self.kept = [name for name in lying if name not in self.runs]
+        others = [name for name in lying if name not in self.runs]
+        simulated = {run.experiment.id for run in self.runs.values() if run.experiment["engine"] not in GPU_ENGINES}
+        self.retired = [name for name in others if name.rpartition("/r")[0] in simulated]
+        self.kept = [name for name in others if name not in self.retired]
 
     @property
     def reported(self) -> list[str]:
@@ -98,6 +101,13 @@ class Plan:
         if matrix not in self.matrices:
             raise ConfigError(self.file.parent / "experiments" / f"{matrix}.yaml", "(file)", "no such list of experiments")
         return self.matrices[matrix]
+
+    def retire(self) -> None:
+        """Delete the manifests of retired replicates, so that no verdict counts them. The runs stay in the store."""
+        for name in self.retired:
+            file = self.results / "runs" / f"{name}.json"
+            file.unlink(missing_ok=True)
+            print(f"note: {file} is more than `replicates` asks for and leaves the report; its run stays in {self.results}/store", file=sys.stderr)
 
     def manifests(self, names: list[str]) -> list[str]:
         return [f"{self.results}/runs/{name}.json" for name in names]
