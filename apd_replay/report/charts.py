@@ -1,0 +1,209 @@
+"""The kinds of charts that the report needs. Data in, one SVG text out; nothing here knows a claim or a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from apd_replay.report import svg
+from apd_replay.report.numbers import number, tick
+from apd_replay.report.svg import TITLE_HEIGHT as TOP
+from apd_replay.report.svg import WIDTH, Scale, scale
+
+Values = Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Title: what is shown. Subtitle: experiment, engine, N."""
+
+    title: str
+    subtitle: str
+
+
+def bars(heading: Heading, groups: Sequence[str], series: Mapping[str, Sequence[Values]], label: str, group_label: str = "") -> str:
+    """Grouped bars of means, every replicate a dot beside its bar. `series`: name -> for each group the values of the replicates."""
+    bottom, left, right, height = TOP + 210, 58, WIDTH - 8, TOP + 262
+    y = scale([v for rows in series.values() for values in rows for v in values], bottom, TOP + 40)
+    parts = [svg.y_axis(y, left, right, label), svg.line(left, y(0), right, y(0), opacity=0.5)]
+    slot = (right - left) / max(1, len(groups))
+    width = min(42.0, slot * 0.8 / max(1, len(series)))
+    for g, name in enumerate(groups):
+        middle = left + slot * (g + 0.5)
+        parts.append(svg.words(middle, bottom + 15, name, size=10, anchor="middle", limit=max(4, int(slot / 5.6))))
+        for s, (color, rows) in enumerate(zip(svg.SERIES, series.values(), strict=False)):
+            known = [v for v in rows[g] if v is not None and math.isfinite(v)]
+            x = middle + width * (s - len(series) / 2)
+            if not known:
+                parts.append(svg.words(x + width / 2, y(0) - 4, "–", anchor="middle", opacity=0.6))
+                continue
+            mean = sum(known) / len(known)
+            parts.append(svg.tag("rect", x=x + 1, y=min(y(mean), y(0)), width=width - 2, height=abs(y(0) - y(mean)), fill=color))
+            if len(known) > 1:
+                parts += [svg.tag("circle", cx=x + width * (k + 1) / (len(known) + 1), cy=y(v), r=2, fill="currentColor", fill_opacity=0.65) for k, v in enumerate(known)]
+            if width >= 16:
+                parts.append(svg.words(x + width / 2, min(y(max(known)), y(0)) - 5, number(mean), size=10, anchor="middle"))
+    parts.append(svg.words((left + right) / 2, bottom + 33, group_label, anchor="middle"))
+    if len(series) > 1:
+        parts.append(svg.legend(list(zip(series, svg.SERIES, strict=False)), left, TOP + 8))
+    return svg.picture(height, heading.title, heading.subtitle, *parts)
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One row of `dots`: an estimate with its interval, and the replicates behind it."""
+
+    label: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    points: Values = ()
+    color: str = svg.BLUE
+
+
+def dots(heading: Heading, rows: Sequence[Dot], label: str, *, log: bool = False, reference: float | None = None, reference_name: str = "") -> str:
+    """Dot and interval, a row each, the value beside it. `reference`: the threshold or the line of no effect."""
+    left = min(270.0, 14 + max((svg.text_width(r.label, 11) for r in rows), default=60))
+    right, step, top = WIDTH - 110, 22, TOP + 22
+    bottom = top + step * max(1, len(rows))
+    x = scale([v for r in rows for v in (r.value, r.low, r.high, *r.points)] + [reference], left, right, log=log, zero=not log)
+    parts = [svg.x_axis(x, bottom, top - 6, label)]
+    if reference is not None:
+        parts += [svg.line(x(reference), bottom, x(reference), top - 6, dash="4 3", opacity=0.8),
+                  svg.words(x(reference), top - 10, reference_name or tick(reference), size=10, anchor="middle", opacity=0.8)]
+    for k, row in enumerate(rows):
+        y = top + step * (k + 0.5)
+        parts.append(svg.words(left - 8, y + 4, row.label, anchor="end", limit=40))
+        parts += [svg.tag("circle", cx=x(v), cy=y, r=2.4, fill="currentColor", fill_opacity=0.55) for v in row.points if v is not None and (v > 0 or not log)]
+        if row.low is not None and row.high is not None and (row.low > 0 or not log):
+            parts.append(svg.line(x(row.low), y, x(row.high), y, width=2.5, color=row.color))
+        if row.value is not None and not math.isnan(row.value) and (row.value > 0 or not log):
+            parts.append(svg.tag("circle", cx=x(row.value), cy=y, r=4.5, fill=row.color, stroke="currentColor", stroke_width=0.7))
+        parts.append(svg.words(right + 10, y + 4, number(row.value), size=11))
+    return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
+
+
+def ecdf(heading: Heading, curves: Mapping[str, Sequence[float]], label: str, *, log: bool = True, counts: Mapping[str, int] | None = None) -> str:
+    """Cumulative shares. `curves`: name -> quantiles at equal steps from 0 to 1, so that size does not grow with the data."""
+    bottom, left, right, top = TOP + 230, 58, WIDTH - 8, TOP + 40
+    values = [v for curve in curves.values() for v in curve]
+    log = log and any(v > 0 for v in values)
+    x = scale(values, left, right, log=log)
+    y = Scale(0.0, 1.0, bottom, top)
+    parts = [svg.x_axis(x, bottom, top, label, 8), svg.y_axis(y, left, right, "share at or below")]
+    names = []
+    for (name, curve), color, dash in zip(curves.items(), svg.SERIES, (None, "6 3", "2 2", "8 3 2 3", None, "6 3", "2 2"), strict=False):
+        last = max(1, len(curve) - 1)
+        steps: list[tuple[float, float]] = []
+        for k, v in enumerate(curve):
+            at = x(v if v > 0 or not log else x.low)
+            if steps:
+                steps.append((at, steps[-1][1]))
+            steps.append((at, y(k / last)))
+        parts.append(svg.path(steps, color, width=1.8, dash=dash))
+        names.append((f"{name} (n = {number(counts[name])})" if counts and name in counts else name, color))
+    parts.append(svg.legend(names, left, TOP + 8))
+    return svg.picture(bottom + 40, heading.title, heading.subtitle, *parts)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One row of `strips`: a label, spans of (start, end, kind) and marks of (time, kind)."""
+
+    label: str
+    spans: Sequence[tuple[float, float, str]]
+    marks: Sequence[tuple[float, str]] = ()
+    note: str = ""
+
+
+def strips(heading: Heading, rows: Sequence[Strip], kinds: Mapping[str, str], mark_kinds: Mapping[str, str], label: str, *, step: float = 10.0, note_title: str = "") -> str:
+    """Rows over time: spans coloured by kind, marks as ticks that reach out of their row. `kinds`, `mark_kinds`: name -> colour."""
+    left = min(210.0, 14 + max((min(svg.text_width(r.label, 9), 196) for r in rows), default=60))
+    right = WIDTH - (96 if any(r.note for r in rows) else 10)
+    top = TOP + 34
+    bottom = top + step * max(1, len(rows)) + 4
+    times = [t for r in rows for a, b, _ in r.spans for t in (a, b)] + [t for r in rows for t, _ in r.marks]
+    x = scale(times, left, right, room=0.01)
+    parts = [svg.x_axis(x, bottom, top, label, 8)]
+    middle = [top + step * (k + 0.5) for k in range(len(rows))]
+    for kind, color in kinds.items():
+        segments = [(x(a), y, max(x(b), x(a) + 0.8), y) for y, r in zip(middle, rows, strict=True) for a, b, k in r.spans if k == kind]
+        parts.append(svg.strokes(segments, color, step * 0.62))
+    for kind, color in mark_kinds.items():
+        ticks = [(x(t), y - step * 0.48, x(t), y + step * 0.48) for y, r in zip(middle, rows, strict=True) for t, k in r.marks if k == kind]
+        parts.append(svg.strokes(ticks, color, 1.3))
+    for y, row in zip(middle, rows, strict=True):
+        parts.append(svg.words(left - 6, y + 3.2, row.label, size=9, anchor="end", limit=30))
+        if row.note:
+            parts.append(svg.words(right + 6, y + 3.2, row.note, size=9, opacity=0.85))
+    if note_title:
+        parts.append(svg.words(right + 6, top - 4, note_title, size=9, opacity=0.85))
+    parts.append(svg.legend([*kinds.items(), *mark_kinds.items()], left, TOP + 8))
+    return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One worker of `usage`: (time, low, high) of its pool in each step of time, and its events by kind."""
+
+    label: str
+    usage: Sequence[tuple[float, float, float]]
+    events: Mapping[str, Sequence[float]]
+
+
+def usage(heading: Heading, panels: Sequence[Panel], kinds: Mapping[str, str], label: str) -> str:
+    """Pool usage of each worker over time (from 0 to 1; a step's lowest to highest), its events on rails below. `kinds`: event -> colour."""
+    plot, rail, gap, left, right = 46.0, 8.0, 14.0, 76.0, WIDTH - 92.0
+    top = TOP + 34
+    height = plot + rail * len(kinds) + gap
+    bottom = top + height * max(1, len(panels)) - gap + 6
+    times = [t for p in panels for t, _, _ in p.usage] + [t for p in panels for ts in p.events.values() for t in ts]
+    x = scale(times, left, right, room=0.01)
+    parts = [svg.x_axis(x, bottom, top, label, 8)]
+    for k, panel in enumerate(panels):
+        y0 = top + height * k + plot
+        y = Scale(0.0, 1.0, y0, y0 - plot)
+        parts += [svg.words(0, y0 - plot / 2 + 4, panel.label, weight="600", limit=12)]
+        for v in (0.0, 0.5, 1.0):
+            parts += [svg.line(left, y(v), right, y(v), opacity=0.15), svg.words(left - 5, y(v) + 3, tick(v), size=8, anchor="end", opacity=0.8)]
+        if panel.usage:
+            parts.append(svg.strokes([(x(t), y(low) + 0.5, x(t), y(high) - 0.5) for t, low, high in panel.usage], svg.SKY, 1.6, 0.75))
+            parts.append(svg.path([(x(t), y(high)) for t, _, high in panel.usage], svg.BLUE, width=1.1))
+            parts.append(svg.words(right + 8, y0 - plot + 9, f"peak {max(h for _, _, h in panel.usage):.2f}", size=9.5))
+        else:
+            parts.append(svg.words((left + right) / 2, y0 - plot / 2 + 4, "no usage lines in this run's logs", size=10, anchor="middle", opacity=0.7))
+        for r, (kind, color) in enumerate(kinds.items()):
+            at = y0 + rail * (r + 0.55)
+            events = panel.events.get(kind, ())
+            parts.append(svg.strokes([(x(t), at - rail * 0.38, x(t), at + rail * 0.38) for t in events], color, 1.2))
+            parts.append(svg.words(right + 8, at + 3, f"{kind} {number(len(events))}", size=8.5, opacity=1.0 if events else 0.45))
+    parts.append(svg.legend([("usage", svg.BLUE), *kinds.items()], left, TOP + 8))
+    return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
+
+
+def matrix(heading: Heading, rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], float], row_label: str, column_label: str) -> str:
+    """A count in each cell, shaded by its size."""
+    left, top, wide, high = 96.0, TOP + 36, 74.0, 30.0
+    most = max(cells.values(), default=0.0)
+    parts = [svg.words(left + wide * len(columns) / 2, TOP + 12, column_label, anchor="middle"), svg.words(0, top - 8, row_label)]
+    parts += [svg.words(left + wide * (c + 0.5), top - 8, name, size=10, anchor="middle", limit=12) for c, name in enumerate(columns)]
+    for r, row in enumerate(rows):
+        y = top + high * r
+        parts.append(svg.words(left - 8, y + high / 2 + 4, row, anchor="end", limit=14))
+        for c, column in enumerate(columns):
+            value = cells.get((row, column))
+            share = value / most if value and most else 0.0
+            parts.append(svg.tag("rect", x=left + wide * c + 1, y=y + 1, width=wide - 2, height=high - 2, fill=svg.RED, fill_opacity=0.08 + 0.55 * share, stroke="currentColor", stroke_opacity=0.2))
+            parts.append(svg.words(left + wide * (c + 0.5), y + high / 2 + 4, number(value), anchor="middle"))
+    return svg.picture(top + high * max(1, len(rows)) + 8, heading.title, heading.subtitle, *parts, width=max(WIDTH, left + wide * len(columns)))
+
+
+def scatter(heading: Heading, points: Sequence[tuple[float, float, float, float]], x_label: str, y_label: str) -> str:
+    """Points of (x, y, lowest y, highest y); y is a rate from 0 to 1."""
+    bottom, left, right, top = TOP + 250, 58, WIDTH - 8, TOP + 24
+    x, y = scale([p[0] for p in points], left, right, zero=False), Scale(0.0, 1.0, bottom, top)
+    parts = [svg.x_axis(x, bottom, top, x_label, 8), svg.y_axis(y, left, right, y_label)]
+    parts.append(svg.strokes([(x(a), y(low), x(a), y(high) - 0.01) for a, _, low, high in points], svg.GREY, 1.2, 0.6))
+    parts += [svg.tag("circle", cx=x(a), cy=y(b), r=3.6, fill=svg.BLUE, fill_opacity=0.85) for a, b, _, _ in points]
+    return svg.picture(bottom + 40, heading.title, heading.subtitle, *parts)

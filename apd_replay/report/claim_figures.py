@@ -1,0 +1,164 @@
+"""What each claim's evidence looks like. One function a claim, from evidence rows to figures; a claim without one gets its table only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from apd_replay.report import charts, svg
+from apd_replay.report.charts import Dot, Heading
+from apd_replay.report.evidence import COLUMNS, Evidence, cells
+from apd_replay.report.model import Figure, Table
+from apd_replay.report.source import Row, ordered
+
+HEADLINE = ("latency_mean", "latency_p50", "latency_p90", "latency_p99", "ttft_mean", "ttft_p50", "ttft_p90", "ttft_p99",
+            "response_mean", "response_p50", "response_p90", "response_p99", "tpot_p50", "goodput", "throughput", "session_completion_p50")
+PATH_COLORS = {"direct": svg.BLUE, "fallback": svg.ORANGE, "seed": svg.PURPLE, "dp": svg.GREEN}
+
+
+def figures(evidence: Evidence) -> list[Figure]:
+    draw = _DRAW.get(evidence.claim)
+    return [] if draw is None or not evidence.rows else [f for f in draw(evidence) if f is not None]
+
+
+def _heading(e: Evidence, title: str, experiments: Sequence[str], n: int | None) -> Heading:
+    parts = [", ".join(experiments), f"engine {e.group.engine}", f"trace {e.group.trace}"]
+    return Heading(title, " · ".join(filter(None, [*parts, f"N = {n}" if n else ""])))
+
+
+def _figure(e: Evidence, name: str, title: str, note: str, picture: str, rows: Sequence[Row]) -> Figure:
+    stem = re.sub(r"[^a-z0-9]+", "-", f"{e.claim} {name} {e.group.engine} {e.group.trace}".lower()).strip("-")[:90]
+    return Figure(stem, e.group.engine, title, note, picture, Table("Numbers", COLUMNS, cells(rows), engine=e.group.engine))
+
+
+def _bars(e: Evidence, name: str, title: str, metrics: Sequence[str], label: str, scope_label: str, note: str) -> Figure | None:
+    """A bar for each scope and metric of one experiment: the mean, its replicates as dots. Scopes: bins, workers, or links (`P>D`)."""
+    links = "link" in scope_label
+    found = [r for r in e.metric(*metrics) if r["replicate"] is not None and r["scope"] is not None and (">" in r["scope"]) == links]
+    if not found:
+        return None
+    which = ordered(r["experiment"] for r in found)[0]
+    rows = [r for r in found if r["experiment"] == which]
+    scopes = ordered(r["scope"] for r in rows)
+    heading = _heading(e, title, [which], e.replicates(metrics[0], which))
+    series = {m.replace("_", " "): [e.values(m, which, s) for s in scopes] for m in metrics}
+    return _figure(e, name, title, note, charts.bars(heading, scopes, series, label, scope_label), rows)
+
+
+def _replicate_dots(e: Evidence, name: str, title: str, metrics: Sequence[str], label: str, note: str, *, log: bool = False, reference: float | None = None, reference_name: str = "") -> Figure | None:
+    """A row for each experiment, metric and scope: every replicate a dot, the mean a large one."""
+    rows = [r for r in e.metric(*metrics) if r["replicate"] is not None]
+    keys = list(dict.fromkeys((r["experiment"], m, r["scope"]) for m in metrics for r in sorted(rows, key=lambda r: (r["experiment"] or "", r["scope"] or "")) if r["metric"] == m))
+    if not keys:
+        return None
+    dots = []
+    one_experiment, one_metric = len({k[0] for k in keys}) == 1, len(metrics) == 1
+    for experiment, metric, scope in keys:
+        values = e.values(metric, experiment, scope)
+        known = [v for v in values if v is not None]
+        label_parts = ["" if one_experiment and (scope or not one_metric) else experiment, "" if one_metric else metric.replace("_", " "), scope]
+        dots.append(Dot(" · ".join(filter(None, label_parts)), sum(known) / len(known) if known else None, points=values, color=PATH_COLORS.get(scope or "", svg.BLUE)))
+    heading = _heading(e, title, e.experiments(*metrics), e.replicates(keys[0][1], keys[0][0]))
+    picture = charts.dots(heading, dots, label, log=log, reference=reference, reference_name=reference_name)
+    return _figure(e, name, title, note, picture, rows)
+
+
+def _s0(e: Evidence) -> list[Figure | None]:
+    note = "Every dot is one run of the same configuration; the large dot is their mean. What lies inside this spread decides nothing."
+    return [
+        _replicate_dots(e, "errors", "Errors of runs of one configuration", ["errors"], "failed requests a run", note),
+        _replicate_dots(e, "latency", "Latency and TTFT of runs of one configuration", ["latency_p50", "latency_p90", "ttft_p50"], "seconds (log scale)", note, log=True),
+    ]
+
+
+def _s1(e: Evidence) -> list[Figure | None]:
+    return [
+        _bars(e, "bins", "Sessions by their direct-to-D rate", ["direct_rate_bin"], "sessions", "direct-to-D rate of a session's follow-up turns, %",
+              "Bars are means over replicates, dots the replicates. Full end bins and an empty middle: bimodal."),
+        _replicate_dots(e, "paths", "What a turn costs on each path", ["latency_mean", "ttft_mean"], "mean seconds (log scale)",
+                        "Mean latency and TTFT of requests that ended well, by path.", log=True),
+    ]
+
+
+def _s2(e: Evidence) -> list[Figure | None]:
+    return [
+        _bars(e, "trims", "Trims of idle sessions and failed rooms on each D", ["trims", "failed_rooms"], "events a run", "decode worker",
+              "A D whose failed rooms outnumber its trims could not free room as fast as it was asked to."),
+        _bars(e, "peaks", "Highest KV pool usage of each D", ["peak_token_usage"], "share of the pool", "decode worker", "From the D's own batch lines (two decimals)."),
+    ]
+
+
+def _s3(e: Evidence) -> list[Figure | None]:
+    return [
+        _replicate_dots(e, "errors", "Failed rooms without and with backpressure", ["failed_rooms"], "failed rooms a run", "Every dot is one run."),
+        _replicate_dots(e, "waits", "How long failed requests had waited", ["wait_p50", "wait_max"], "seconds", "A storm of timeouts waits 30 s and more; a rejection does not wait.", reference=30.0, reference_name="30 s"),
+        _bars(e, "pauses", "Backpressure pauses for each D", ["pauses"], "pauses a run", "decode worker", "Pauses of sends, by the D that asked for them."),
+    ]
+
+
+def _s4(e: Evidence) -> list[Figure | None]:
+    return [
+        _replicate_dots(e, "admission", "How long an admission call takes", ["admission_latency_p50", "admission_latency_p99"], "seconds (log scale)", "Call to answer, by D.", log=True),
+        _replicate_dots(e, "step", "Decode step time with admission traffic over without", ["step_time_ratio"], "ratio", "Above 1: admission traffic slows decoding.", log=True, reference=1.05, reference_name="1.05"),
+    ]
+
+
+def _s5(e: Evidence) -> list[Figure | None]:
+    found = [_bars(e, "p", "Failed rooms and rejections of each P", ["failed_rooms", "rejections"], "rooms a run", "prefill worker", "Requests are spread evenly; failures are not.")]
+    links = [r for r in e.metric("failed_rooms") if r["scope"] and ">" in r["scope"] and r["replicate"] is not None]
+    if links:
+        experiment = ordered(r["experiment"] for r in links)[0]
+        rows = [r for r in links if r["experiment"] == experiment]
+        n = len({r["replicate"] for r in rows})
+        pairs: dict[tuple[str, str], float] = {}
+        for r in rows:
+            p, _, d = r["scope"].partition(">")
+            pairs[p, d] = pairs.get((p, d), 0.0) + (r["value"] or 0.0) / n
+        picture = charts.matrix(_heading(e, "Failed rooms on each link, mean of the runs", [experiment], n), ordered(p for p, _ in pairs), ordered(d for _, d in pairs), pairs, "from P", "to D")
+        found.append(_figure(e, "links", "Failed rooms on each link", "Whole rows that fail: a P. Whole columns: a D. Single cells: links.", picture, rows))
+    return found
+
+
+def _s7(e: Evidence) -> list[Figure | None]:
+    metrics = [m for m in ("gap_p10", "gap_p50", "gap_p90", "gap_p99", "gap_max") if e.metric(m)]
+    return [
+        _replicate_dots(e, "gaps", "Gaps between turns, of the trace and of the replay", metrics, "seconds (log scale)", "At time-scale S the replay's gaps are the trace's, divided by S.", log=True) if metrics else None,
+        _over_dots(e, "changes", "What the time-scale changes", ["headline_change", "errors_change", "direct_rate_change"], "change", 0.0, "no change"),
+    ]
+
+
+def _s8(e: Evidence) -> list[Figure | None]:
+    return [
+        _bars(e, "links", "Real send failures and instant rejections on each link", ["real_failures", "rejections"], "rooms a run", "link P>D",
+              "A latched link fails once for real and then rejects at once."),
+        _replicate_dots(e, "share", "Share of failures that were instant rejections", ["rejection_share"], "share", "The claim asks for 0.9.", reference=0.9, reference_name="0.9"),
+    ]
+
+
+def _s9(e: Evidence) -> list[Figure | None]:
+    return [_replicate_dots(e, "delay", "Transfer delay of same-shard over other-shard D's during a stall", ["shard_delay_ratio"], "ratio (log scale)",
+                            "Above 1.5: D's of one shard wait for each other.", log=True, reference=1.5, reference_name="1.5")]
+
+
+def _over_dots(e: Evidence, name: str, title: str, metrics: Sequence[str], label: str, reference: float, reference_name: str, *, log: bool = False) -> Figure | None:
+    """A row for each metric over all replicates, with its interval."""
+    rows = [r for m in metrics for r in e.metric(m) if r["replicate"] is None]
+    if not rows:
+        return None
+    dots = [Dot(" · ".join(filter(None, (r["metric"].replace("_", " "), r["scope"] or ""))), r["value"], r["low"], r["high"]) for r in rows]
+    ns = [r["n"] for r in rows if r["n"]]
+    heading = _heading(e, title, ordered(r["experiment"] for r in rows if r["experiment"]), min(ns) if ns else None)
+    picture = charts.dots(heading, dots, label, log=log, reference=reference, reference_name=reference_name)
+    return _figure(e, name, title, "Dot: estimate; line: its interval over replicates, where there is one.", picture, rows)
+
+
+def _headline(e: Evidence) -> list[Figure | None]:
+    times = [m for m in ("latency_p50", "latency_p90", "ttft_p50", "response_mean", "response_p90") if e.metric(m)]
+    return [
+        _over_dots(e, "ratios", "KVC over DP", HEADLINE, "ratio KVC / DP (log scale)", 1.0, "equal", log=True),
+        _replicate_dots(e, "runs", "Latency, TTFT and response of every run", times, "seconds (log scale)", "Every dot is one run, the large one their mean.", log=True) if times else None,
+    ]
+
+
+_DRAW: dict[str, Callable[[Evidence], list[Figure | None]]] = {
+    "s0": _s0, "s1": _s1, "s2": _s2, "s3": _s3, "s4": _s4, "s5": _s5, "s7": _s7, "s8": _s8, "s9": _s9, "headline": _headline}

@@ -1,0 +1,36 @@
+"""`apd report` and `apd trace-events`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--results", type=click.Path(file_okay=False, path_type=Path), default=Path("results"), show_default=True, help="The results folder.")
+def report(results: Path) -> None:
+    """Write RESULTS/report: report.html (one file, opens offline), report.md, figures/*.svg."""
+    from apd_replay.report.page import write
+    from apd_replay.report.sections import build
+    from apd_replay.report.source import Source
+
+    with Source(results) as source:
+        pages = build(source)
+    write(pages, results / "report")
+    click.echo(results / "report" / "report.html")
+
+
+@click.command("trace-events")
+@click.argument("run_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=None, help="File to write; default: RUN_DIR's name with .trace.json, here.")
+def trace_events(run_dir: Path, out: Path | None) -> None:
+    """Write a run as Chrome trace JSON, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+    Requests are slices on their worker and on their session, KV usage is a counter, trims, retractions and errors are instants.
+    """
+    from apd_replay.report.trace_events import write
+
+    target = out or Path(f"{run_dir.resolve().name}.trace.json")
+    count = write(run_dir, target)
+    click.echo(f"{target}: {count:,} events")
