@@ -24,7 +24,7 @@ COMMANDS = {
     "trace-events": "apd_replay.report.command:trace_events",
     "doctor": "apd_replay.cluster.command:doctor",
     "emulate": "apd_replay.emulator.command:emulate",
-    "kit": "apd_replay.cluster.command:kit",
+    "kit": "apd_replay.cluster.kit_command:kit",
     "calibrate": "apd_replay.cluster.command:calibrate",
     "tune": "apd_replay.claims.command:tune",
 }
