@@ -3,6 +3,7 @@ so that a job of the workflow pays for one stage only (31 ms instead of a second
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 
@@ -28,6 +29,9 @@ COMMANDS = {
     "calibrate": "apd_replay.cluster.command:calibrate",
     "tune": "apd_replay.claims.command:tune",
 }
+
+SURROUNDINGS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.EIO)
+"""Failures of the machine rather than of the program: a full disk, a read-only folder. One line says them better than a traceback."""
 
 
 class LazyGroup(click.Group):
@@ -60,4 +64,10 @@ def main() -> None:
         sys.exit(2)
     except ApdError as error:
         print(f"apd: {error}", file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in SURROUNDINGS:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"apd: {place}{error.strerror or error}", file=sys.stderr)
         sys.exit(1)
