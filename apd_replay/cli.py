@@ -68,6 +68,6 @@ def main() -> None:
     except OSError as error:
         if error.errno not in SURROUNDINGS:
             raise
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"apd: {place}{error.strerror or error}", file=sys.stderr)
+        place = error.filename or " ".join(sys.argv[1:])  # Arrow does not say which file
+        print(f"apd: {place}: {error.strerror or error}", file=sys.stderr)
         sys.exit(1)

@@ -17,6 +17,6 @@ rule decide:
         "logs/claims.log",
     params:
         results=lambda wildcards: RESULTS,
-        code=code("claims.command", data=("claims",)),
+        code=code("claims.command", folders=("claims",)),
     shell:
         "python -m apd_replay claims --results {params.results:q} >{log:q} 2>&1"

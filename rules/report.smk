@@ -14,6 +14,6 @@ rule write_report:
         "logs/report.log",
     params:
         results=lambda wildcards: RESULTS,
-        code=code("report.command", data=("report",)),
+        code=code("report.command", folders=("report",)),
     shell:
         "python -m apd_replay report --results {params.results:q} >{log:q} 2>&1"

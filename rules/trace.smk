@@ -14,6 +14,6 @@ rule trace:
     params:
         call=lambda wildcards: PLAN.traces[wildcards.trace].call(),
         synthesis=lambda wildcards: PLAN.traces[wildcards.trace].synthesis,
-        code=code("trace.command"),
+        code=code("trace.command", folders=("trace/formats",)),
     shell:
         "python -m apd_replay trace convert {params.call} {output:q} >{log:q} 2>&1"

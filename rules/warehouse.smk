@@ -13,6 +13,6 @@ rule warehouse:
         "logs/warehouse.log",
     params:
         results=lambda wildcards: RESULTS,
-        code=code("warehouse.command", data=("warehouse",)),
+        code=code("warehouse.database", folders=("warehouse",)),
     shell:
         "python -m apd_replay warehouse --results {params.results:q} >{log:q} 2>&1"

@@ -68,9 +68,10 @@ def test_an_edit_counts_by_its_meaning_and_its_place(digest: ModuleType, package
 
 
 def test_data_files_count_by_their_bytes(digest: ModuleType, package: Path) -> None:
-    before = digest.code("claims.rules", data=("claims",))
+    before = digest.code("claims.rules", folders=("claims",))
     (package / "claims/s1.sql").write_text("select 2")
-    assert digest.code("claims.rules", data=("claims",)) != before
+    refreshed(digest)
+    assert digest.code("claims.rules", folders=("claims",)) != before
 
 
 def test_the_stages_of_the_project_have_closures() -> None:

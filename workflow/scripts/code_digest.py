@@ -1,7 +1,7 @@
 """What a stage's code is, for Snakemake's params trigger: a digest of a module and all of the package that it imports.
 
-Static, by ast: nothing is imported, and neither comments nor layout count. Data files beside the modules (SQL, templates,
-styles) count by their bytes. Good for stages that cost seconds; a replay goes by its engine revision instead, because
+Static, by ast: nothing is imported, and neither comments nor layout count. What a stage finds by its name instead of an
+import (formats, SQL, templates) is given as folders; their data files count by their bytes. Good for stages that cost seconds; a replay goes by its engine revision instead, because
 ast.dump differs between Python versions.
 """
 
@@ -14,7 +14,7 @@ import importlib.util
 from pathlib import Path
 
 PACKAGE = "apd_replay"
-DATA_SUFFIXES = (".sql", ".j2", ".css", ".js", ".yaml", ".json")
+SUFFIXES = (".py", ".sql", ".j2", ".css", ".js", ".yaml", ".json")
 
 
 @functools.cache
@@ -26,13 +26,12 @@ def root() -> Path:
     return Path(spec.origin).parent
 
 
-def code(*modules: str, data: tuple[str, ...] = ()) -> str:
-    """Digest of `modules` (dotted names in the package) with their closure, and of the data files in the folders `data`."""
+def code(*modules: str, folders: tuple[str, ...] = ()) -> str:
+    """Digest of `modules` (dotted names in the package) with their closure, and of all files in `folders` of the package."""
+    found = [file for folder in folders for file in (root() / folder).rglob("*") if file.suffix in SUFFIXES]
     digest = hashlib.sha256()
-    for file in closure(*modules):
+    for file in sorted({*closure(*modules), *found}):
         digest.update(f"{file.relative_to(root()).as_posix()}\0{_meaning(file)}\n".encode())
-    for file in sorted(f for folder in data for f in (root() / folder).rglob("*") if f.suffix in DATA_SUFFIXES):
-        digest.update(f"{file.relative_to(root()).as_posix()}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()[:16]
 
 
@@ -84,4 +83,5 @@ def _inside(module: str) -> str:
 
 @functools.cache
 def _meaning(file: Path) -> str:
-    return hashlib.sha256(ast.dump(ast.parse(file.read_bytes())).encode()).hexdigest()
+    content = file.read_bytes()
+    return hashlib.sha256(ast.dump(ast.parse(content)).encode() if file.suffix == ".py" else content).hexdigest()

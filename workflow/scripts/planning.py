@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from apd_replay.configuration import ANALYSIS_KEYS, Configuration, Experiment, load
+from apd_replay.configuration import ANALYSIS_KEYS, Configuration, Experiment, load, syntheses
 from apd_replay.errors import ConfigError
 from apd_replay.replay.identity import cell
 from apd_replay.replay.store import manifest_file
@@ -145,10 +143,11 @@ class Plan:
     def _trace(self, configuration: Configuration, experiment: Experiment) -> str:
         source = experiment["trace"]
         name = Path(source).name.split(".")[0]
-        built_in = yaml.safe_load((configuration.directory / "traces.yaml").read_text(encoding="utf-8")) or {}
-        synthesis = json.dumps(built_in[source], sort_keys=True) if source in built_in else None
-        if synthesis is None and not Path(source).is_file():
+        built_in = syntheses(configuration.directory)
+        is_file = Path(source).is_file()  # a file of that name goes before a built-in trace
+        if not is_file and source not in built_in:
             raise ConfigError(self.file, "trace", f"there is no file {source}, nor a built-in trace of that name; built in: {', '.join(built_in)}")
+        synthesis = None if is_file else json.dumps(built_in[source], sort_keys=True)
         found = self.traces.setdefault(name, TraceSource(source, experiment["trace_format"], synthesis))
         if found.source != source:
             raise ConfigError(self.file, "trace", f"{found.source} and {source} would both be called {name}; rename one")
