@@ -1,0 +1,120 @@
+"""One log, with its rotated files, read from end to end: its rows, its accounts and what it tells about its clock."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from apd_replay import schemas
+from apd_replay.errors import RunError
+from apd_replay.logs.parser import LogParser
+from apd_replay.logs.reading import Block, Reader, worker_name
+from apd_replay.logs.spool import Spool
+
+_FAST_FROM_BYTES = 2 << 20  # below that, loading the fast path costs more than it saves
+
+
+@dataclass
+class Log:
+    """What one log gave. `accounts`: rows of log_files, clock columns still to come; `unknown`: rows of unknown_lines."""
+
+    worker: str
+    samples: Spool = field(default_factory=lambda: Spool(schemas.WORKER_SAMPLES))
+    events: Spool = field(default_factory=lambda: Spool(schemas.WORKER_EVENTS))
+    stats: Spool = field(default_factory=lambda: Spool(schemas.REQUEST_STATS))
+    accounts: list[dict[str, Any]] = field(default_factory=list)
+    unknown: list[dict[str, Any]] = field(default_factory=list)
+    role: str | None = None
+    arguments: dict[str, str] = field(default_factory=dict)
+    engine_address: str | None = None
+    first_stamp: float | None = None
+    last_stamp: float | None = None
+    served: list[float] = field(default_factory=list)
+    entry_gaps: list[float] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def close(self) -> None:
+        for spool in (self.samples, self.events, self.stats):
+            spool.close()
+
+
+def collect(paths: list[Path], root: Path | None = None, *, fast: bool | None = None) -> Log:
+    """Read the files of one log, oldest first. `root`: file names in the rows are relative to it. `fast`: None decides by size."""
+    log = Log(worker_name(paths[-1]))
+    parser = LogParser()
+    try:
+        for path in paths:
+            _file(log, parser, path, _name(path, root), fast)
+    except BaseException:
+        log.close()
+        raise
+    log.role, log.engine_address = parser.role, parser.engine_address
+    log.arguments = parser.arguments or {}
+    return log
+
+
+def _file(log: Log, parser: LogParser, path: Path, name: str, fast: bool | None) -> None:
+    reader = Reader(path)
+    parser.start_file(name)
+    read = _line_by_line
+    if fast or (fast is None and path.stat().st_size >= _FAST_FROM_BYTES):
+        from apd_replay.logs.fast import FastLane
+
+        read = FastLane(parser, log.samples).block
+    for block in reader.blocks():
+        if block.over_long:
+            parser.over_long(block.data, block.first_line)
+        else:
+            read(parser, block)
+        _flush(log, parser)
+    _flush(log, parser, last=True)
+    _account(log, parser, reader, name)
+
+
+def _line_by_line(parser: LogParser, block: Block) -> None:
+    offset = block.offset
+    lines = block.data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    for number, line in enumerate(lines, start=block.first_line):
+        parser.line(line, number, offset)
+        offset += len(line) + 1
+
+
+def _flush(log: Log, parser: LogParser, *, last: bool = False) -> None:
+    samples, events, stats = parser.take(last=last)
+    log.samples.add_rows(samples)
+    log.events.add_rows(events)
+    log.stats.add_rows(stats)
+
+
+def _account(log: Log, parser: LogParser, reader: Reader, name: str) -> None:
+    lines = parser.lines
+    log.accounts.append({
+        "worker": log.worker, "role": "+".join(sorted(parser.roles)) or None, "file": name, "lines": sum(lines.values()), "bytes": reader.size,
+        "row_lines": lines["row"], "known_lines": lines["known"], "cut_lines": lines["cut"], "unknown_lines": lines["unknown"],
+        "over_long_lines": lines["over_long"], "bad_utf8_lines": parser.bad_utf8, "cut_last_line": reader.cut_last_line,
+        "launches": parser.launches, "ranks": sorted(parser.tags), "engine_address": parser.engine_address,
+        "counts": json.dumps(dict(sorted(parser.counts.items()))),
+        "server_args": json.dumps(parser.arguments) if parser.arguments and parser.launches else None,
+    })  # fmt: skip
+    for shape, found in parser.shapes.found.items():
+        log.unknown.append({"worker": log.worker, "file": name, "shape": shape, "count": found.count, "example": found.example, "line": found.line})
+    if reader.cut_gzip:
+        log.notices.append(f"{reader.path}: the archive ends too early; the {reader.size} bytes before that count")
+    if reader.lines is not None and reader.lines != sum(lines.values()):
+        raise RunError(f"{reader.path}: {reader.lines} lines, but {dict(lines)} counted; this is a fault of the parser")
+    stamps = [s for s in (log.first_stamp, parser.first_stamp, log.last_stamp, parser.last_stamp) if s is not None]
+    if stamps:
+        log.first_stamp, log.last_stamp = min(stamps), max(stamps)
+    log.served += parser.served
+    log.entry_gaps += parser.entry_gaps
+
+
+def _name(path: Path, root: Path | None) -> str:
+    try:
+        return str(path.relative_to(root)) if root is not None else str(path)
+    except ValueError:
+        return str(path)

@@ -1,0 +1,112 @@
+"""Collected logs become the Parquet tables of a run: clocks applied, workers named, each file whole or absent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from apd_replay import schemas
+from apd_replay.logs.clocks import Clock
+from apd_replay.logs.collect import Log
+from apd_replay.logs.links import Event, Links
+
+_NO_PEER = Links()
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Whose rows they are. `started_ts`: UTC epoch of t = 0; None leaves `t` null."""
+
+    experiment: str
+    replicate: int
+    started_ts: float | None
+
+
+def write_log_tables(logs: list[Log], clocks: list[Clock], links: Links, key: Key, path_of: Any) -> None:
+    """worker_samples, worker_events, request_stats, log_files, unknown_lines. `path_of(table name)` is where each goes."""
+    spools = {"worker_samples": "samples", "worker_events": "events", "request_stats": "stats"}
+    for name, attribute in spools.items():
+        table = schemas.TABLES[name]
+        batches = (
+            _final(batch, table, log.worker, clock, links, key)
+            for log, clock in zip(logs, clocks, strict=True)
+            for batch in getattr(log, attribute).batches()
+        )
+        write_batches(batches, table, path_of(name))
+    accounts = [{**row, "clock_offset_s": clock.offset_s, "clock_basis": clock.basis} for log, clock in zip(logs, clocks, strict=True) for row in log.accounts]
+    write_rows(accounts, schemas.LOG_FILES, key, path_of("log_files"))
+    write_rows([row for log in logs for row in log.unknown], schemas.UNKNOWN_LINES, key, path_of("unknown_lines"))
+
+
+def write_rows(rows: list[dict[str, Any]], table: schemas.Table, key: Key, path: Path) -> None:
+    """A small table, from dictionaries; `t` is added where the rows have `ts` only."""
+    schema = schemas.arrow(table)
+    for row in rows:
+        row.update(experiment=key.experiment, replicate=key.replicate)
+        if "ts" in row and "t" in schema.names and key.started_ts is not None:
+            row.setdefault("t", round(row["ts"] - key.started_ts, 6))
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+    write_batches([pa.RecordBatch.from_arrays(columns, schema=schema)], table, path)
+
+
+def write_batches(batches: Iterable[pa.RecordBatch], table: schemas.Table, path: Path) -> None:
+    """One Parquet file of the table's schema, whole or absent, in bounded memory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    schema = schemas.arrow(table)
+    try:
+        with pq.ParquetWriter(part, schema, compression="zstd", compression_level=1) as writer:
+            for group in _grouped(batches, schema):
+                writer.write_table(group)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _grouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema, least: int = 1 << 17) -> Iterator[pa.Table]:
+    """Batches gathered into row groups worth their overhead."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(b.num_rows for b in waiting) >= least:
+            yield pa.Table.from_batches(waiting, schema)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting, schema)
+
+
+def _final(batch: pa.RecordBatch, table: schemas.Table, worker: str, clock: Clock, links: Links, key: Key) -> pa.RecordBatch:
+    rows = batch.num_rows
+    columns: dict[str, Any] = {name: batch.column(name) for name in batch.schema.names}
+    stamps = columns["ts"]
+    if clock.offset_s:
+        stamps = columns["ts"] = pc.subtract(stamps, clock.offset_s)
+    columns["t"] = pc.round(pc.subtract(stamps, key.started_ts), 6) if key.started_ts is not None else pa.nulls(rows, pa.float64())
+    columns["experiment"] = pa.repeat(pa.scalar(key.experiment), rows)
+    columns["replicate"] = pa.repeat(pa.scalar(key.replicate, pa.int32()), rows)
+    columns["worker"] = pa.repeat(pa.scalar(worker), rows)
+    if table is schemas.WORKER_EVENTS:
+        columns["peer_worker"] = pa.array([links.other_side(event) for event in _events(batch, worker)], pa.string())
+    schema = schemas.arrow(table)
+    return pa.RecordBatch.from_arrays([columns[f.name].cast(f.type) if columns[f.name].type != f.type else columns[f.name] for f in schema], schema=schema)
+
+
+def events_of(log: Log, clock: Clock | None = None) -> Iterator[Event]:
+    """The log's events as the joins need them, in file order, with `ts` by the given clock."""
+    shift = (clock.offset_s or 0.0) if clock is not None else 0.0
+    for batch in log.events.batches():
+        for event in _events(batch, log.worker):
+            yield event if not shift or event.ts is None else event._replace(ts=event.ts - shift)
+
+
+def _events(batch: pa.RecordBatch, worker: str) -> Iterator[Event]:
+    names = ("role", "kind", "room", "peer", "file", "line", "ts", "rest")
+    for role, kind, room, peer, file, line, ts, rest in zip(*(batch.column(n).to_pylist() for n in names), strict=True):
+        yield Event(worker, role, kind, room, peer, file, line, ts, rest is not None and '"endpoint": true' in rest)

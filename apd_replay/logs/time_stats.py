@@ -1,0 +1,44 @@
+"""`ReqTimeStats(...)` lines (--enable-request-time-stats-logging): the best account of a request that stock SGLang gives."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+HEAD = "ReqTimeStats("
+_LINE = re.compile(r"ReqTimeStats\((.*?)\): (.*)$", re.DOTALL)
+_MEASURE = re.compile(r"(-?\d+(?:\.\d+)?)\s*(ms|s|GB/s|MB)?")
+
+_WORDS = {"rid": "rid", "type": "side"}
+_COUNTS = {"bootstrap_room": "room", "input_len": "input_tokens", "cached_input_len": "cached_tokens", "output_len": "output_tokens"}
+_MEASURES = {
+    "bootstrap_duration": "bootstrap_ms", "bootstrap_queue_duration": "bootstrap_ms", "alloc_wait_duration": "alloc_wait_ms",
+    "prealloc_queue_duration": "alloc_wait_ms", "transfer_duration": "transfer_ms", "queue_duration": "queue_ms",
+    "forward_duration": "forward_ms", "entry_time": "entry_ts", "transfer_total": "transfer_mb", "transfer_speed": "transfer_gb_s",
+}  # fmt: skip
+
+
+def read(message: str) -> dict[str, Any] | None:
+    """The columns of request_stats; None: the line is cut."""
+    match = _LINE.match(message)
+    if match is None:
+        return None
+    row: dict[str, Any] = {"source": "time_stats"}
+    rest: dict[str, str] = {}
+    for item in (match[1] + ", " + match[2]).split(", "):
+        key, _, text = item.partition("=")
+        measure = _MEASURE.fullmatch(text)
+        if key in _WORDS:
+            row[_WORDS[key]] = text
+        elif key in _COUNTS and text.isdecimal() and int(text) < 1 << (63 if key == "bootstrap_room" else 31):
+            row[_COUNTS[key]] = int(text)
+        elif key in _MEASURES and measure is not None and _MEASURES[key] not in row:
+            row[_MEASURES[key]] = float(measure[1]) * (1000.0 if measure[2] == "s" else 1.0)
+        elif item:
+            rest[key] = text
+    if "entry_ts" not in row:
+        return None
+    if rest:
+        row["rest"] = json.dumps(rest, ensure_ascii=False)
+    return row
