@@ -117,8 +117,8 @@ class Strip:
     note: str = ""
 
 
-def strips(heading: Heading, rows: Sequence[Strip], kinds: Mapping[str, str], mark_kinds: Mapping[str, str], label: str, *, step: float = 10.0, note_title: str = "") -> str:
-    """Rows over time: spans coloured by kind, marks as ticks that reach out of their row. `kinds`, `mark_kinds`: name -> colour."""
+def strips(heading: Heading, rows: Sequence[Strip], kinds: Mapping[str, str], mark_kinds: Mapping[str, tuple[str, float]], label: str, *, step: float = 10.0, note_title: str = "") -> str:
+    """Rows over time: spans coloured by kind, marks as ticks that reach out of their row. `kinds`: name -> colour, `mark_kinds`: name -> (colour, width)."""
     left = min(210.0, 14 + max((min(svg.text_width(r.label, 9), 196) for r in rows), default=60))
     right = WIDTH - (96 if any(r.note for r in rows) else 10)
     top = TOP + 34
@@ -130,16 +130,16 @@ def strips(heading: Heading, rows: Sequence[Strip], kinds: Mapping[str, str], ma
     for kind, color in kinds.items():
         segments = [(x(a), y, max(x(b), x(a) + 0.8), y) for y, r in zip(middle, rows, strict=True) for a, b, k in r.spans if k == kind]
         parts.append(svg.strokes(segments, color, step * 0.62))
-    for kind, color in mark_kinds.items():
+    for kind, (color, width) in mark_kinds.items():
         ticks = [(x(t), y - step * 0.48, x(t), y + step * 0.48) for y, r in zip(middle, rows, strict=True) for t, k in r.marks if k == kind]
-        parts.append(svg.strokes(ticks, color, 1.3))
+        parts.append(svg.strokes(ticks, color, width))
     for y, row in zip(middle, rows, strict=True):
         parts.append(svg.words(left - 6, y + 3.2, row.label, size=9, anchor="end", limit=30))
         if row.note:
             parts.append(svg.words(right + 6, y + 3.2, row.note, size=9, opacity=0.85))
     if note_title:
         parts.append(svg.words(right + 6, top - 4, note_title, size=9, opacity=0.85))
-    parts.append(svg.legend([*kinds.items(), *mark_kinds.items()], left, TOP + 8))
+    parts.append(svg.legend([*kinds.items(), *((name, color) for name, (color, _) in mark_kinds.items())], left, TOP + 8))
     return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
 
 
@@ -154,7 +154,7 @@ class Panel:
 
 def usage(heading: Heading, panels: Sequence[Panel], kinds: Mapping[str, str], label: str) -> str:
     """Pool usage of each worker over time (from 0 to 1; a step's lowest to highest), its events on rails below. `kinds`: event -> colour."""
-    plot, rail, gap, left, right = 46.0, 8.0, 14.0, 76.0, WIDTH - 92.0
+    plot, rail, gap, left, right = 46.0, 9.5, 14.0, 88.0, WIDTH - 92.0
     top = TOP + 34
     height = plot + rail * len(kinds) + gap
     bottom = top + height * max(1, len(panels)) - gap + 6

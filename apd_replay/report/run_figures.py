@@ -16,8 +16,8 @@ from apd_replay.report.source import Row, Source, natural, ordered, query_text
 
 PATHS = {"direct": svg.BLUE, "fallback": svg.ORANGE, "seed": svg.PURPLE, "dp": svg.GREEN}
 POOL_EVENTS = {"trim": svg.GREEN, "retract": svg.PURPLE, "pause": svg.ORANGE, "error": svg.RED}
-OUTCOMES = {"ok": ("success", "#b9b9b9"), "rejection": ("rejection", svg.ORANGE), "real_failure": ("real failure", svg.RED),
-            "waiting_timeout": ("waiting timeout", svg.PURPLE), "bootstrap_timeout": ("bootstrap timeout", svg.SKY)}
+OUTCOMES = {"ok": "success", "rejection": "rejection", "real_failure": "real failure", "waiting_timeout": "waiting timeout", "bootstrap_timeout": "bootstrap timeout"}
+TICKS = {"success": ("#9a9a9a", 0.8), "rejection": (svg.ORANGE, 1.3), "waiting timeout": (svg.PURPLE, 2.0), "bootstrap timeout": (svg.SKY, 2.0), "real failure": ("currentColor", 2.4)}
 FAILURES = {"rejection", "real_failure", "waiting_timeout", "bootstrap_timeout", "other"}
 MOST_SESSIONS = 60
 MOST_ROWS = 400
@@ -47,18 +47,18 @@ def session_map(source: Source, run: Row) -> Figure | None:
         turns[turn["session"]].append(turn)
     step = max(1.0, len(sessions) / MOST_SESSIONS)
     shown = [sessions[int(k * step)] for k in range(min(len(sessions), MOST_SESSIONS))]
-    strips = []
+    strips, unified = [], dp(run)
     for s in shown:
         spans = [(t["dispatched_t"], t["finished_t"] or t["dispatched_t"], t["path"]) for t in turns[s["session"]]]
         marks = [(t["finished_t"] or t["dispatched_t"], "error") for t in turns[s["session"]] if t["status"] == "error"]
-        strips.append(Strip(s["session"], spans, marks, MISSING if s["direct_rate"] is None else f"{100 * s['direct_rate']:.0f} %"))
+        strips.append(Strip(s["session"], spans, marks, "" if unified else MISSING if s["direct_rate"] is None else f"{100 * s['direct_rate']:.0f} %"))
     paths = {p: c for p, c in PATHS.items() if any(s[p] for s in sessions)}
     title = "Session map: every turn by the path that served it"
     part = f"{len(sessions):,} sessions" if len(shown) == len(sessions) else f"{len(shown)} of {len(sessions):,} sessions, evenly by rank"
-    picture = charts.strips(_heading(title, run, part), strips, paths, {"error": svg.RED}, "seconds since the run's start", note_title="direct" if not dp(run) else "")
+    picture = charts.strips(_heading(title, run, part), strips, paths, {"error": ("currentColor", 1.6)}, "seconds since the run's start", note_title="" if unified else "direct")
     columns = ("session", "turns", "peak_input", "direct_rate", "direct", "fallback", "seed", "dp", "errors", "truncated", "decode_workers", "first_due_t", "last_answer_t")
     return _figure(run, "session-map", title, "The largest sessions stand on top; a span lasts from dispatch to the last token.", picture,
-                   _table(f"The {len(sessions):,} sessions", columns, sessions), _query("session_turns", run))
+                   _table(f"The {len(sessions):,} sessions", columns, sessions, run["engine"]), _query("session_turns", run))
 
 
 def pools(source: Source, run: Row) -> Figure | None:
@@ -94,13 +94,14 @@ def links(source: Source, run: Row) -> Figure | None:
     for p, d in sorted(by_link, key=lambda link: (natural(link[0]), natural(link[1]))):
         whole, of_link = summary[p, d], by_link[p, d]
         failed = sum(r["outcome"] in FAILURES for r in of_link)
-        marks = [(r["ended_t"], OUTCOMES[r["outcome"]][0]) for r in of_link if r["outcome"] in OUTCOMES]
+        marks = [(r["ended_t"], OUTCOMES[r["outcome"]]) for r in of_link if r["outcome"] in OUTCOMES]
         first = whole["first_failure_t"]
         latched = [] if first is None else [(first, whole["recovered_t"] or max(t for t, _ in marks), "latched")]
         strips.append(Strip(f"{p} > {d}", latched, marks, f"{number(failed)} of {number(len(of_link))}"))
         rows.append([f"{p}>{d}", *list(whole.values())[2:]])
+    ticks = {name: tick for name, tick in TICKS.items() if any(k == name for s in strips for _, k in s.marks)}
     title = "Links P > D: first failure, rejections, successes, recovery"
-    picture = charts.strips(_heading(title, run, f"{len(by_link)} links, {len(transfers):,} transfers"), strips, {"latched": "#f3d9c4"}, dict(OUTCOMES.values()),
+    picture = charts.strips(_heading(title, run, f"{len(by_link)} links, {len(transfers):,} transfers"), strips, {"latched": "#f3d9c4"}, ticks,
                             "seconds since the run's start", step=17.0, note_title="failed")
     columns = ("link", "attempts", "successes", "real failures", "rejections", "successes after the latch", "first real failure, s", "first rejection, s", "last rejection, s", "last success, s", "recovered, s")
     return _figure(run, "links", title, "One tick a transfer, when it ended. Shaded: from the link's first real failure to its recovery, or to its last transfer where it never recovered.",
@@ -157,7 +158,7 @@ def session_sizes(source: Source, run: Row) -> Figure | None:
     points = [(float(r["peak_input"]), r["mean_rate"], r["lowest"], r["highest"]) for r in found]
     picture = charts.scatter(heading, points, "largest prompt of the session, tokens", "direct-to-D rate")
     columns = ("session", "peak_input", "replicates", "mean_rate", "lowest", "highest")
-    return _figure(run, "sizes", title, "Dot: mean over replicates; line: lowest to highest.", picture, _table(f"{len(found):,} sessions", columns, found), _query("session_rates", run))
+    return _figure(run, "sizes", title, "Dot: mean over replicates; line: lowest to highest.", picture, _table(f"{len(found):,} sessions", columns, found, run["engine"]), _query("session_rates", run))
 
 
 def log_lines(source: Source, run: Row) -> Table | None:
@@ -189,10 +190,10 @@ def _figure(run: Row, name: str, title: str, note: str, picture: str, table: Tab
     return Figure(stem, run["engine"], title, note, picture, table, query)
 
 
-def _table(caption: str, columns: Sequence[str], rows: Sequence[Row]) -> Table:
+def _table(caption: str, columns: Sequence[str], rows: Sequence[Row], engine: str) -> Table:
     shown = rows[:MOST_ROWS]
     more = "" if len(shown) == len(rows) else f"; the first {len(shown):,} are shown, the query below gives all"
-    return Table(caption + more, columns, [[r[c] for c in columns] for r in shown])
+    return Table(caption + more, columns, [[r[c] for c in columns] for r in shown], engine=engine)
 
 
 def _query(name: str, run: Row) -> str:
