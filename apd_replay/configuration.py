@@ -126,6 +126,12 @@ def syntheses(directory: Path) -> dict[str, dict[str, Any]]:
     return {str(name): _checked(file, own, schema, str(name)) for name, own in _read(file).items()}
 
 
+def claim_rules(directory: Path) -> dict[str, Any]:
+    """claims.yaml, checked: the rules that turn evidence into verdicts (claims/rules.py makes objects of them)."""
+    file = directory / "claims.yaml"
+    return _checked(file, _read(file), _schema(directory, "claims"))
+
+
 def identity(name: str, settings: dict[str, Any]) -> str:
     """The experiment's id: its name, and behind an @ whatever engine, trace or hardware is not the default one."""
     trace = Path(settings["trace"]).name.split(".")[0]
