@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from math import exp, floor, log
+from math import ceil, exp, floor, log
 from random import Random
 from statistics import NormalDist
 from typing import Any, TypeVar
@@ -31,13 +31,13 @@ def synthesize(name: str, parameters: dict[str, Any]) -> Trace:
     if requests < 2 * sessions:
         raise ConfigError("traces.yaml", f"{name}.requests", f"{requests} is too few for {sessions} sessions of at least two turns")
     peaks = _shuffled(_peaks(parameters["peak_tokens"], sessions), rng)
-    firsts = _shuffled([round(v) for v in _laid_out(_points(name, "first_prompt_tokens", parameters), sessions)], rng)
+    firsts = _shuffled(_whole(_laid_out(_points(name, "first_prompt_tokens", parameters), sessions)), rng)
     growth = [peak - first for peak, first in zip(peaks, firsts, strict=True)]
     if min(growth) < 2:
         raise ConfigError("traces.yaml", f"{name}.peak_tokens", f"a session's peak of {min(peaks)} tokens leaves no room above its first prompt")
     turns = _shares(requests - 2 * sessions, growth, least=2)
-    outputs = _answers(name, [round(v) for v in _laid_out(_points(name, "output_tokens", parameters), requests)], turns, growth, rng)
-    gaps = iter(_shuffled(_gaps(_points(name, "gap_s", parameters), requests - sessions), rng))
+    outputs = _answers(name, _whole(_laid_out(_points(name, "output_tokens", parameters), requests)), turns, growth, rng)
+    gaps = iter(_shuffled(_laid_out(_points(name, "gap_s", parameters), requests - sessions, digits=3), rng))
     made, width, first_block = [], len(str(sessions - 1)), 0
     for k in range(sessions):
         appended = _shares(growth[k] - sum(outputs[k][:-1]) - (turns[k] - 1), [-log(1.0 - rng.random()) for _ in outputs[k][:-1]], least=1)
@@ -77,26 +77,24 @@ def _points(name: str, key: str, parameters: dict[str, Any]) -> Points:
     return points
 
 
-def _laid_out(points: Points, count: int) -> list[float]:
-    """`count` ascending values whose quantiles are the points': log-linear between them."""
+def _laid_out(points: Points, count: int, digits: int = 0) -> list[float]:
+    """`count` ascending values, log-linear between the points. The values on both sides of a point's rank are that point, so
+    that an interpolated quantile finds it exactly."""
     out, k = [], 0
     for i in range(count):
         q = i / (count - 1) if count > 1 else 0.5
         while q > points[k + 1][0]:
             k += 1
         (q0, v0), (q1, v1) = points[k], points[k + 1]
-        out.append(exp(log(v0) + (log(v1) - log(v0)) * (q - q0) / (q1 - q0)))
-    return out
-
-
-def _gaps(points: Points, count: int) -> list[float]:
-    """Milliseconds exact; the values on both sides of a quantile's rank are that quantile, so that interpolation finds it."""
-    values = [round(v, 3) for v in _laid_out(points, count)]
+        out.append(round(exp(log(v0) + (log(v1) - log(v0)) * (q - q0) / (q1 - q0)), digits))
     for q, value in points:
         rank = q * (count - 1)
-        for i in {floor(rank), min(count - 1, floor(rank) + (rank > floor(rank)))}:
-            values[i] = value
-    return sorted(values)
+        out[floor(rank)] = out[ceil(rank)] = value
+    return sorted(out)
+
+
+def _whole(values: Sequence[float]) -> list[int]:
+    return [round(v) for v in values]
 
 
 def _peaks(peak: dict[str, Any], count: int) -> list[int]:
