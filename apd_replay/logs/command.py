@@ -11,7 +11,7 @@ from apd_replay.errors import InputError
 
 @click.command()
 @click.argument("logs", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--run", "run_dir", type=click.Path(path_type=Path), help="A run directory: write all its tables.")
+@click.option("--run", "run_dir", type=click.Path(path_type=Path), help="A run directory, or the manifest that names one: write all its tables.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results/tables"), show_default=True, help="Folder of the tables.")
 @click.option("--experiment", help="Experiment id of the rows [default: that of run.json].")
 @click.option("--replicate", type=int, help="Replicate of the rows [default: that of run.json].")
@@ -28,8 +28,9 @@ def parse(logs: tuple[Path, ...], run_dir: Path | None, out: Path, experiment: s
         return
     if run_dir is not None:
         from apd_replay.logs.run import parse_run
+        from apd_replay.replay.store import run_directory
 
-        summary = parse_run(run_dir, out, experiment, replicate)
+        summary = parse_run(run_directory(run_dir), out, experiment, replicate)
     else:
         from apd_replay.logs.corpus import parse_logs
 

@@ -53,6 +53,7 @@ RULES: tuple[Rule, ...] = (
           r"Losing connection with prefill instance \(bootstrap_addr: (?P<peer>[^)]*)\)(?:, (?P<requests>\d+) requests affected)?.*", "decode"),
     _rule("Unexpected transfer worker error for room ", "exception", "0.5.14+", r"Unexpected transfer worker error for room (?P<room>\d{1,19}).*"),
     _rule("Transfer thread failed because of ", "exception", "0.4.9+", r"(?P<why>.*)", "prefill"),
+    _rule("[http_server] Error: Request is disconnected", "abort", "0.5.14+", r".*?(?:obj\.rid='(?P<rid>[^']*)'.*)?"),
     # health
     _rule("SIGQUIT received", "crash", "0.5.3+"),
     _rule("Received sigquit from a child", "crash", "0.4.0 to 0.5.2"),

@@ -38,7 +38,9 @@ class LogParser:
         self.events: list[Row] = []
         self.stats: list[Row] = []
         self.open: Traceback | None = None
+        self._message_line = -1  # the last line of an exception's message
         self.unexplained: Row | None = None  # a failure whose reason stands on the next line
+        self._lead = ""  # text in front of the line's stamp that no rule knows
         self.start_file("")
 
     def start_file(self, file: str) -> None:
@@ -65,6 +67,7 @@ class LogParser:
         if "\x1b" in text:
             text = strip_terminal(text)
         out = []
+        self._lead = ""
         for part in _carriage_returns(text):
             for piece in pieces(unwrap(part)):
                 understood = self._piece(piece, number, offset)
@@ -148,7 +151,7 @@ class LogParser:
             return self._launch(message)
         if is_start(message):
             return self._exception(message, piece, number, offset)
-        if message.startswith("{"):
+        if message.startswith(("{", "Finish: ")):
             row = read_request_log(message)
             if row is not None:
                 return ("row", "request log", self._keep(self.stats, row, piece, number, offset)) if row else ("known", "request log", None)
@@ -185,7 +188,7 @@ class LogParser:
         if row is None:
             return "cut", "time stats (cut)", None
         self._role(row.get("side") if row.get("side") in ("prefill", "decode", "unified") else None)
-        if piece.stamp is not None and len(self.entry_gaps) < _EVIDENCE_ROWS:
+        if piece.stamp is not None and "entry_ts" in row and len(self.entry_gaps) < _EVIDENCE_ROWS:
             self.entry_gaps.append(piece.stamp - row["entry_ts"])
         return "row", "time stats", self._keep(self.stats, row, piece, number, offset)
 
@@ -234,8 +237,8 @@ class LogParser:
             return self._router(router)
         if (glog := known.GLOG.match(message)) is not None:
             return self._glog(glog, piece, number, offset)
-        if self.open is not None and not orphan and (is_exception_line(text) or self.open.ended):
-            return "known", self.open.add(text), None
+        if is_exception_line(text) and not orphan:
+            return self._exception_line(text, piece, number, offset)
         access = known.ACCESS.match(text)
         if access is not None:
             return self._access(access, None)
@@ -247,14 +250,23 @@ class LogParser:
         why = known.find(text)
         if why is not None:
             return "known", why, None
-        if is_exception_line(text):
+        if number == self._message_line + 1 and not orphan:
+            self._message_line = number
             return "known", "continuation", None
         if batch.is_cut_head(text):
             return "cut", text[: text.index(" ")].lower() + " (cut)", None
         if orphan:
+            self._lead = text
             return None
         self.shapes.add(text, number)
         return "unknown", "unknown", None
+
+    def _exception_line(self, text: str, piece: Piece, number: int, offset: int) -> tuple[str, str, Row | None]:
+        """`ValueError: ...` ends the open traceback; a pool leak is an event of its own as well. Its message may go on below."""
+        if self.open is not None:
+            self.open.add(text)
+        self._message_line = number
+        return self._event(text, piece, number, offset) or ("known", "continuation", None)
 
     def _reason(self, text: str) -> tuple[str, str, Row | None]:
         """The wrapped half of a failure line."""
@@ -300,8 +312,9 @@ class LogParser:
 
     def _keep(self, rows: list[Row], row: Row, piece: Piece, number: int, offset: int) -> Row:
         row.update(file=self.file, line=number, offset=offset, launch=self.launch, role=self.role, ts=piece.stamp, tags=piece.tags)
-        if piece.lead:
-            row["rest"] = json.dumps({**json.loads(row.get("rest") or "{}"), "ray": piece.lead}, ensure_ascii=False)
+        if piece.lead or self._lead:
+            lead = {"ray": piece.lead} if piece.lead else {"lead": self._lead[:DETAIL_LENGTH]}
+            row["rest"] = json.dumps({**json.loads(row.get("rest") or "{}"), **lead}, ensure_ascii=False)
         rows.append(row)
         return row
 

@@ -1,4 +1,4 @@
-"""Requests as the server logs them: `--log-requests --log-requests-format json` lines and `--export-metrics-to-file` files.
+"""Requests as the server logs them: `--log-requests` lines, text or JSON, and `--export-metrics-to-file` files.
 
 Both become rows of request_stats. Prompts and answers are not kept.
 """
@@ -6,13 +6,21 @@ Both become rows of request_stats. Prompts and answers are not kept.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 _COUNTS = {"prompt_tokens": "input_tokens", "cached_tokens": "cached_tokens", "completion_tokens": "output_tokens"}
 
+_TEXT_NUMBER = re.compile(r"'(\w+)': (-?[0-9]{1,18}(?:\.[0-9]+)?)(?=[,}])")
+_TEXT_WORD = re.compile(r"'(id)': '([^']*)'")
+_TEXT_REASON = re.compile(r"'finish_reason': \{'type': '(\w+)'")
+_TEXT_ROOM = re.compile(r"\bbootstrap_room=([0-9]{1,18})\b")
+
 
 def read(message: str) -> dict[str, Any] | None:
     """None: not such a line. An empty row: such a line, but not about a finished request."""
+    if message.startswith("Finish: "):
+        return _from_text(message)
     try:
         content = json.loads(message)
     except (ValueError, RecursionError):
@@ -29,6 +37,18 @@ def read(message: str) -> dict[str, Any] | None:
     if "completion_tokens" in content and ("e2e_latency" in content or "finish_reason" in content):
         return _row("export", content, content)
     return None
+
+
+def _from_text(message: str) -> dict[str, Any] | None:
+    """`Finish: obj=..., out={...}`: figures of the answer's meta_info. It stands last, behind the prompt and the answer."""
+    _, found, text = message.rpartition("'meta_info': {")
+    if not found:
+        return None
+    meta: dict[str, Any] = {match[1]: match[2] for match in _TEXT_WORD.finditer(text)}
+    meta |= {match[1]: float(match[2]) if "." in match[2] else int(match[2]) for match in _TEXT_NUMBER.finditer(text)}
+    reason = _TEXT_REASON.search(text)
+    room = _TEXT_ROOM.search(message)
+    return _row("request_log", {"obj": {"bootstrap_room": int(room[1]) if room else None}}, meta | {"finish_reason": reason[1] if reason else None})
 
 
 def _row(source: str, content: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:

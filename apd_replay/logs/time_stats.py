@@ -37,7 +37,7 @@ def read(message: str) -> dict[str, Any] | None:
             row[_MEASURES[key]] = float(measure[1]) * (1000.0 if measure[2] == "s" else 1.0)
         elif item:
             rest[key] = text
-    if "entry_ts" not in row:
+    if "entry_ts" not in row and "=" in match[2]:
         return None
     if rest:
         row["rest"] = json.dumps(rest, ensure_ascii=False)

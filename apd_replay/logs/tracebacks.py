@@ -14,7 +14,7 @@ _DETAIL_LENGTH = 500
 
 
 def is_start(message: str) -> bool:
-    return message.endswith(START) or message.startswith("Scheduler hit an exception")
+    return message.endswith(START) or message.startswith(("Scheduler hit an exception", "Exception in thread "))
 
 
 def is_exception_line(text: str) -> bool:
@@ -30,14 +30,13 @@ class Traceback:
         self.ended = False
         self._chained = False
 
-    def add(self, text: str) -> str:
-        """An unstamped, unindented line that may belong here; says how it counts."""
+    def add(self, text: str) -> None:
+        """A line for which `is_exception_line` holds."""
         if text.startswith(_CHAIN):
             self._chained = True
-        elif is_exception_line(text) and (not self.ended or self._chained):
+        elif not self.ended or self._chained:
             self.row["detail"] = text[:_DETAIL_LENGTH]
             self.ended, self._chained = True, False
-        return "continuation"
 
     def continues(self, piece: Piece, message: str) -> bool:
         """A bare `Traceback` line right after the head that announced it, or after a chaining sentence."""
