@@ -64,8 +64,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Erratum:
-    """A sum of the seed documents (`said`), what is wrong with it, and the figure that the runs give."""
+    """A sum of the seed documents (`said`), what is wrong with it, and the figure that the runs give. `claim`: where it is printed."""
 
+    claim: str
     said: str
     remark: str
     effect: Effect | None
@@ -81,7 +82,7 @@ def load(config: Path) -> Rules:
     """The rules of `config`/claims.yaml; a ConfigError names the key that is wrong."""
     content = configuration.claim_rules(config)
     claims = tuple(_claim(name, c) for name, c in content["claims"].items())
-    errata = tuple(Erratum(e["said"], e["remark"], _effect(e["effect"]) if "effect" in e else None) for e in content.get("errata", []))
+    errata = tuple(Erratum(e["claim"], e["said"], e["remark"], _effect(e["effect"]) if "effect" in e else None) for e in content.get("errata", []))
     return Rules(claims, errata)
 
 

@@ -9,7 +9,7 @@ from apd_replay.report import charts, svg
 from apd_replay.report.charts import Dot, Heading
 from apd_replay.report.evidence import COLUMNS, Evidence, cells
 from apd_replay.report.model import Figure, Table
-from apd_replay.report.source import Row, ordered
+from apd_replay.report.source import Row, natural, ordered
 
 HEADLINE = ("latency_mean", "latency_p50", "latency_p90", "latency_p99", "ttft_mean", "ttft_p50", "ttft_p90", "ttft_p99",
             "response_mean", "response_p50", "response_p90", "response_p99", "tpot_p50", "goodput", "throughput", "session_completion_p50")
@@ -45,10 +45,12 @@ def _bars(e: Evidence, name: str, title: str, metrics: Sequence[str], label: str
     return _figure(e, name, title, note, charts.bars(heading, scopes, series, label, scope_label), rows)
 
 
-def _replicate_dots(e: Evidence, name: str, title: str, metrics: Sequence[str], label: str, note: str, *, log: bool = False, reference: float | None = None, reference_name: str = "") -> Figure | None:
-    """A row for each experiment, metric and scope: every replicate a dot, the mean a large one."""
+def _replicate_dots(e: Evidence, name: str, title: str, metrics: Sequence[str], label: str, note: str, *, log: bool = False, reference: float | None = None, reference_name: str = "", first_only: bool = False) -> Figure | None:
+    """A row for each experiment, metric and scope: every replicate a dot, the mean a large one. `first_only`: of the first experiment alone."""
     rows = [r for r in e.metric(*metrics) if r["replicate"] is not None]
-    keys = list(dict.fromkeys((r["experiment"], m, r["scope"]) for m in metrics for r in sorted(rows, key=lambda r: (r["experiment"] or "", r["scope"] or "")) if r["metric"] == m))
+    if first_only and rows:
+        rows = [r for r in rows if r["experiment"] == e.experiments(*metrics)[0]]
+    keys = list(dict.fromkeys((r["experiment"], m, r["scope"]) for m in metrics for r in sorted(rows, key=lambda r: (natural(r["experiment"]), natural(r["scope"]))) if r["metric"] == m))
     if not keys:
         return None
     dots = []
@@ -58,7 +60,7 @@ def _replicate_dots(e: Evidence, name: str, title: str, metrics: Sequence[str], 
         known = [v for v in values if v is not None]
         label_parts = ["" if one_experiment and (scope or not one_metric) else experiment, "" if one_metric else metric.replace("_", " "), scope]
         dots.append(Dot(" · ".join(filter(None, label_parts)), sum(known) / len(known) if known else None, points=values, color=PATH_COLORS.get(scope or "", svg.BLUE)))
-    heading = _heading(e, title, e.experiments(*metrics), e.replicates(keys[0][1], keys[0][0]))
+    heading = _heading(e, title, ordered(k[0] for k in keys), e.replicates(keys[0][1], keys[0][0]))
     picture = charts.dots(heading, dots, label, log=log, reference=reference, reference_name=reference_name)
     return _figure(e, name, title, note, picture, rows)
 
@@ -76,7 +78,7 @@ def _s1(e: Evidence) -> list[Figure | None]:
         _bars(e, "bins", "Sessions by their direct-to-D rate", ["direct_rate_bin"], "sessions", "direct-to-D rate of a session's follow-up turns, %",
               "Bars are means over replicates, dots the replicates. Full end bins and an empty middle: bimodal."),
         _replicate_dots(e, "paths", "What a turn costs on each path", ["latency_mean", "ttft_mean"], "mean seconds (log scale)",
-                        "Mean latency and TTFT of requests that ended well, by path.", log=True),
+                        "Mean latency and TTFT of requests that ended well, by path.", log=True, first_only=True),
     ]
 
 
@@ -92,14 +94,16 @@ def _s3(e: Evidence) -> list[Figure | None]:
     return [
         _replicate_dots(e, "errors", "Failed rooms without and with backpressure", ["failed_rooms"], "failed rooms a run", "Every dot is one run."),
         _replicate_dots(e, "waits", "How long failed requests had waited", ["wait_p50", "wait_max"], "seconds", "A storm of timeouts waits 30 s and more; a rejection does not wait.", reference=30.0, reference_name="30 s"),
+        _over_dots(e, "changes", "What backpressure changes", ["errors_change", "latency_p99_change"], "change", 0.0, "no change"),
         _bars(e, "pauses", "Backpressure pauses for each D", ["pauses"], "pauses a run", "decode worker", "Pauses of sends, by the D that asked for them."),
     ]
 
 
 def _s4(e: Evidence) -> list[Figure | None]:
     return [
-        _replicate_dots(e, "admission", "How long an admission call takes", ["admission_latency_p50", "admission_latency_p99"], "seconds (log scale)", "Call to answer, by D.", log=True),
-        _replicate_dots(e, "step", "Decode step time with admission traffic over without", ["step_time_ratio"], "ratio", "Above 1: admission traffic slows decoding.", log=True, reference=1.05, reference_name="1.05"),
+        _replicate_dots(e, "admission", "How long an admission call takes", ["admission_latency_p50", "admission_latency_p99"], "seconds (log scale)", "Call to answer, by D.", log=True, first_only=True),
+        _replicate_dots(e, "step", "Decode step time", ["step_time_p50"], "median milliseconds a step", "Batch over throughput, from the D's own lines; every dot is one run."),
+        _over_dots(e, "ratio", "Decode step time with admission traffic over without", ["step_time_ratio"], "ratio (log scale)", 1.05, "1.05", log=True),
     ]
 
 
@@ -122,8 +126,9 @@ def _s5(e: Evidence) -> list[Figure | None]:
 def _s7(e: Evidence) -> list[Figure | None]:
     metrics = [m for m in ("gap_p10", "gap_p50", "gap_p90", "gap_p99", "gap_max") if e.metric(m)]
     return [
-        _replicate_dots(e, "gaps", "Gaps between turns, of the trace and of the replay", metrics, "seconds (log scale)", "At time-scale S the replay's gaps are the trace's, divided by S.", log=True) if metrics else None,
-        _over_dots(e, "changes", "What the time-scale changes", ["headline_change", "errors_change", "direct_rate_change"], "change", 0.0, "no change"),
+        _replicate_dots(e, "gaps", "Gaps between turns, of the trace and of the replay", metrics, "seconds (log scale)", "At time-scale S the replay's gaps are the trace's, divided by S.", log=True, first_only=True) if metrics else None,
+        _over_dots(e, "headline", "KVC over DP: S = 1 against S = 10", ["headline_change"], "ratio of ratios (log scale)", 1.0, "no change", log=True),
+        _over_dots(e, "changes", "KVC's errors and direct-to-D rate: S = 1 against S = 10", ["errors_change", "direct_rate_change"], "change", 0.0, "no change"),
     ]
 
 
@@ -136,7 +141,8 @@ def _s8(e: Evidence) -> list[Figure | None]:
 
 
 def _s9(e: Evidence) -> list[Figure | None]:
-    return [_replicate_dots(e, "delay", "Transfer delay of same-shard over other-shard D's during a stall", ["shard_delay_ratio"], "ratio (log scale)",
+    return [_replicate_dots(e, "delays", "Transfer delay beside a stall, by shard", ["shard_delay_p50"], "median seconds (log scale)", "Transfers of the same P to other D's while one D stalls.", log=True),
+            _replicate_dots(e, "delay", "Transfer delay of same-shard over other-shard D's during a stall", ["shard_delay_ratio"], "ratio (log scale)",
                             "Above 1.5: D's of one shard wait for each other.", log=True, reference=1.5, reference_name="1.5")]
 
 
@@ -145,15 +151,16 @@ def _over_dots(e: Evidence, name: str, title: str, metrics: Sequence[str], label
     rows = [r for m in metrics for r in e.metric(m) if r["replicate"] is None]
     if not rows:
         return None
-    dots = [Dot(" · ".join(filter(None, (r["metric"].replace("_", " "), r["scope"] or ""))), r["value"], r["low"], r["high"]) for r in rows]
+    several = len({r["scope"] for r in rows}) > 1
+    dots = [Dot(" · ".join(filter(None, (r["metric"].replace("_", " "), (r["scope"] or "") if several else ""))), r["value"], r["low"], r["high"]) for r in rows]
     ns = [r["n"] for r in rows if r["n"]]
-    heading = _heading(e, title, ordered(r["experiment"] for r in rows if r["experiment"]), min(ns) if ns else None)
+    heading = _heading(e, title, ordered(r["experiment"] or r["scope"] or "" for r in rows), min(ns) if ns else None)
     picture = charts.dots(heading, dots, label, log=log, reference=reference, reference_name=reference_name)
     return _figure(e, name, title, "Dot: estimate; line: its interval over replicates, where there is one.", picture, rows)
 
 
 def _headline(e: Evidence) -> list[Figure | None]:
-    times = [m for m in ("latency_p50", "latency_p90", "ttft_p50", "response_mean", "response_p90") if e.metric(m)]
+    times = [m for m in ("response_mean", "latency_p50", "ttft_p50") if e.metric(m)]
     return [
         _over_dots(e, "ratios", "KVC over DP", HEADLINE, "ratio KVC / DP (log scale)", 1.0, "equal", log=True),
         _replicate_dots(e, "runs", "Latency, TTFT and response of every run", times, "seconds (log scale)", "Every dot is one run, the large one their mean.", log=True) if times else None,

@@ -9,13 +9,14 @@ import click
 
 @click.command()
 @click.option("--results", type=click.Path(file_okay=False, path_type=Path), default=Path("results"), show_default=True, help="The results folder.")
-def report(results: Path) -> None:
+@click.option("--config", "config_dir", type=click.Path(file_okay=False, path_type=Path), default=Path("config"), show_default=True, help="Folder with claims.yaml.")
+def report(results: Path, config_dir: Path) -> None:
     """Write RESULTS/report: report.html (one file, opens offline), report.md, figures/*.svg."""
     from apd_replay.report.page import write
     from apd_replay.report.sections import build
     from apd_replay.report.source import Source
 
-    with Source(results) as source:
+    with Source(results, config_dir) as source:
         pages = build(source)
     write(pages, results / "report")
     click.echo(results / "report" / "report.html")

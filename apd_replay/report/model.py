@@ -55,13 +55,6 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Errata:
-    """Corrections of the seed documents."""
-
-    texts: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Heading:
     """A sub-heading: the runs of one engine on one trace."""
 
@@ -69,7 +62,7 @@ class Heading:
     engine: str = ""
 
 
-Block = Table | Figure | Facts | Note | Errata | Heading
+Block = Table | Figure | Facts | Note | Heading
 
 
 @dataclass

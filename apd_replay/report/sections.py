@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from apd_replay.report import claim_figures, errata, run_figures
+from apd_replay.report import claim_figures, run_figures
 from apd_replay.report.evidence import Evidence, select
-from apd_replay.report.model import Block, Errata, Facts, Heading, Link, Note, Report, Section, Table, Verdict
+from apd_replay.report.model import Block, Facts, Heading, Link, Note, Report, Section, Table, Verdict
 from apd_replay.report.numbers import estimate, moment, number
 from apd_replay.report.source import Group, Row, Source, natural, ordered
 
@@ -24,7 +24,7 @@ def build(source: Source) -> Report:
 
 
 def _claims(source: Source) -> list[str]:
-    found = {v["claim"] for v in source.verdicts} | {e["claim"] for e in source.evidence} | set(CLAIMS)
+    found = ({v["claim"] for v in source.verdicts} | {e["claim"] for e in source.evidence} | set(CLAIMS)) - {"errata"}
     return sorted(found, key=_rank)
 
 
@@ -72,7 +72,7 @@ def _headline(source: Source, verdicts: Sequence[Verdict]) -> Section:
             rows = [[r["metric"], r["scope"], r["experiment"], r["value"], r["low"], r["high"], r["unit"], r["n"]] for r in over]
             section.blocks.append(Table("KVC against DP, over the replicates", ("metric", "scope", "experiment", "value", "low", "high", "unit", "n"), rows, engine=group.engine))
         section.blocks += _figures_and_evidence(evidence)
-    section.blocks += _errata("headline")
+    section.blocks += _errata(source, "headline")
     return section
 
 
@@ -90,18 +90,26 @@ def _claim(source: Source, claim: str, verdicts: Sequence[Verdict]) -> Section:
         section.blocks += opening or [Heading(f"trace {group.trace}", group.engine)]
         section.blocks += _figures_and_evidence(evidence)
         if claim == "s1":
-            section.blocks += _session_sizes(source, group)
+            run = next((r for r in source.runs_of(group) if not run_figures.dp(r)), None)
+            section.blocks += [f for f in [run and run_figures.session_sizes(source, run)] if f]
         if claim == "s7":
             section.blocks += _gaps(source, group)
     if not section.blocks:
         section.blocks.append(Note("No runs in this results folder speak to this claim."))
-    section.blocks += _errata(claim)
+    section.blocks += _errata(source, claim)
     return section
 
 
-def _errata(claim: str) -> list[Block]:
-    texts = errata.of(claim)
-    return [Errata(texts)] if texts else []
+def _errata(source: Source, claim: str) -> list[Block]:
+    """What the seed documents got wrong about a claim, each beside the figure that the runs give."""
+    rows: list[list[Any]] = []
+    for erratum in (e for e in source.errata if e.claim == claim):
+        found = [r for r in source.evidence if r["claim"] == "errata" and erratum.effect and r["metric"] == erratum.effect.name and r["replicate"] is None]
+        for r in found or [dict.fromkeys(("engine", "trace", "experiment", "value", "low", "high", "unit", "n"))]:
+            says = erratum.effect.says if erratum.effect and found else "nothing to measure"
+            rows.append([erratum.said, erratum.remark, says, *(r[c] for c in ("engine", "trace", "experiment", "value", "low", "high", "unit", "n"))])
+    columns = ("the seed report says", "but", "measured here", "engine", "trace", "experiment", "value", "low", "high", "unit", "n")
+    return [Table("Errata of the seed report", columns, rows)] if rows else []
 
 
 def _labels(verdicts: Sequence[Verdict], claim: str) -> list[tuple[str, str]]:
@@ -128,19 +136,6 @@ def _opening(group: Group, verdicts: Sequence[Verdict], claim: str) -> list[Bloc
 
 def _figures_and_evidence(evidence: Evidence) -> list[Block]:
     return [*claim_figures.figures(evidence), *([evidence.table()] if evidence.rows else [])]
-
-
-def _session_sizes(source: Source, group: Group) -> list[Block]:
-    run = next((r for r in source.runs_of(group) if not run_figures.dp(r)), None)
-    if run is None:
-        return []
-    blocks: list[Block] = [f for f in [run_figures.session_sizes(source, run)] if f]
-    thumb = source.query("rules_of_thumb", experiment=run["experiment"])
-    if thumb:
-        columns = ("replicate", "starved_in_all", "starved_share_of_slowest", "fallback_over_direct_ttft", "admission_calls_per_second")
-        blocks.append(Table(f"The seed report's rules of thumb, measured on {run['experiment']} (it said: all of P99 from the starved sessions, 100x, 16 a second)",
-                            columns, [[r[c] for c in columns] for r in thumb], engine=group.engine))
-    return blocks
 
 
 def _gaps(source: Source, group: Group) -> list[Block]:

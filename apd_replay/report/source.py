@@ -1,4 +1,4 @@
-"""What the report reads: results/apd.duckdb, opened read-only, through the SQL files in queries/."""
+"""What the report reads: results/apd.duckdb, opened read-only, through the SQL files in queries/; the seed documents' errata from claims.yaml."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from apd_replay.claims import rules
+from apd_replay.errors import InputError
 from apd_replay.warehouse import database
 
 Row = dict[str, Any]
@@ -25,12 +27,14 @@ class Group:
 class Source:
     """The results folder as rows. Use as a context manager."""
 
-    def __init__(self, results: Path) -> None:
+    def __init__(self, results: Path, config_dir: Path) -> None:
+        self.results = results
+        self.errata = rules.load(config_dir).errata
         self._connection = database.open_read_only(results)
         self.runs = self.sql("SELECT * FROM runs ORDER BY experiment, replicate")
         self.runs.sort(key=lambda r: (natural(r["experiment"]), r["replicate"]))
-        self.evidence = self.sql("SELECT * FROM evidence ORDER BY ALL")
-        self.verdicts = self.sql("SELECT * FROM verdicts ORDER BY ALL")
+        self.evidence = self._claims("evidence")
+        self.verdicts = self._claims("verdicts")
 
     def sql(self, text: str, **parameters: Any) -> list[Row]:
         cursor = self._connection.execute(text, parameters or None)
@@ -41,14 +45,21 @@ class Source:
         """Rows of queries/{name}.sql."""
         return self.sql(query_text(name), **parameters)
 
+    def _claims(self, table: str) -> list[Row]:
+        """What `apd claims` wrote: its own file, since the database may be older."""
+        file = self.results / "claims" / f"{table}.parquet"
+        if not file.is_file():
+            raise InputError(file, "no such file", remedy=f"apd claims --results {self.results} makes it")
+        return self.sql("SELECT * FROM read_parquet($file) ORDER BY ALL", file=f"claims/{table}.parquet")
+
     def groups(self) -> list[Group]:
         """Real runs first, then imported ones, then simulated ones."""
-        found = {Group(r["engine"], r["trace"] or "unknown trace") for r in self.runs} | {Group(v["engine"], v["trace"]) for v in self.verdicts}
+        found = {Group(r["engine"], r["trace"] or "") for r in self.runs} | {Group(v["engine"], v["trace"]) for v in self.verdicts}
         order = {"sglang": 0, "imported": 1, "emulator": 2, "sim": 3}
         return sorted(found, key=lambda g: (order.get(g.engine, 4), g))
 
     def runs_of(self, group: Group) -> list[Row]:
-        return [r for r in self.runs if (r["engine"], r["trace"] or "unknown trace") == (group.engine, group.trace)]
+        return [r for r in self.runs if (r["engine"], r["trace"] or "") == (group.engine, group.trace)]
 
     def __enter__(self) -> Source:
         return self

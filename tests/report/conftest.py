@@ -15,6 +15,7 @@ import pytest
 from apd_replay import schemas
 from apd_replay.warehouse import database
 
+CONFIG = Path(__file__).parents[2] / "config"
 HOSTILE = ["<script>alert(1)</script>", "a|b`c`[x](http://evil.example)", "nul\x00esc\x1b[31m\u202eright", "L" * 500, "'; DROP TABLE runs; --", "会话-6 & \"quotes\"", "]]></svg><img src=x onerror=alert(2)>", "{{ 7 * 7 }}"]
 Row = dict[str, Any]
 
@@ -110,6 +111,7 @@ def all_evidence(engine: str, trace: str, experiment: str, replicates: int) -> l
         evidence_row(engine, trace, "headline", "latency_p50", None, None, float("inf"), unit="ratio", n=replicates),
         evidence_row(engine, trace, "headline", "ttft_p50", None, None, None, unit="ratio", n=replicates),
         evidence_row(engine, trace, "s1", "starved_peak_input_mean", experiment, None, 62043.0, unit="tokens", n=replicates),
+        evidence_row(engine, trace, "errata", "latency_mean_change", experiment, None, 1.32, unit="change", n=replicates),
         evidence_row(engine, trace, "s7", "errors_change", None, None, -0.02, low=-0.05, high=0.01, unit="difference", n=replicates),
     ]
     return out
@@ -155,6 +157,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from apd_replay.report.command import report
 
     folder = fabricate(tmp_path_factory.mktemp("report") / "results")
-    outcome = CliRunner().invoke(report, ["--results", str(folder)], catch_exceptions=False)
+    outcome = CliRunner().invoke(report, ["--results", str(folder), "--config", str(CONFIG)], catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
     return folder
