@@ -1,0 +1,78 @@
+"""Server processes: each in a process group of its own, its output in a log file, and gone when we are, however we end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+LAST_LINES = 15
+
+
+class Process:
+    """A started server. Start from a thread that lives as long as the server may: the kernel ties it to that thread."""
+
+    def __init__(self, name: str, argv: Sequence[str], environment: dict[str, str], log: Path) -> None:
+        self.name, self.log = name, log
+        parent = os.getpid()
+
+        def tie_to_us() -> None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # we died between fork and prctl
+                os._exit(1)
+
+        with open(log, "ab") as output:
+            self._child = subprocess.Popen(
+                argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True, preexec_fn=tie_to_us,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs; negative: ended by that signal."""
+        return self._child.poll()
+
+    def last_lines(self, count: int = LAST_LINES) -> str:
+        with open(self.log, "rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 64 * 1024))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+        return "\n".join(lines[-count:])
+
+    def how_it_ended(self) -> str:
+        status = self.exit_status
+        if status is None:
+            return f"{self.name} runs"
+        ending = f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
+        return f"{self.name} {ending}; its last lines ({self.log}):\n{self.last_lines()}"
+
+    def _signal_group(self, number: signal.Signals) -> bool:
+        """False where nobody is left in the group."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def stop(processes: Sequence[Process], grace_s: float = 5.0) -> None:
+    """Ask all groups to end, kill what is left after `grace_s`, and wait until each group is empty."""
+    for process in processes:
+        process._signal_group(signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while time.monotonic() < deadline and any(p.exit_status is None for p in processes):
+        time.sleep(0.05)
+    for process in processes:  # also where the leader has gone: its children may not have
+        while process._signal_group(signal.SIGKILL):
+            process._child.poll()
+            time.sleep(0.02)
+        process._child.wait()
