@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
 
 import duckdb
 

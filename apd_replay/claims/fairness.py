@@ -32,7 +32,7 @@ class Comparison:
 def stated(run: dict[str, Any]) -> Stated:
     """`run`: a row of `runs`."""
     config = json.loads(run["config"]) if run.get("config") else {}
-    cluster = config.get("cluster") if isinstance(config.get("cluster"), dict) else {}
+    cluster, hardware = _mapping(config, "cluster"), _mapping(config, "hardware")
     shape = _SHAPE.fullmatch(run.get("cluster") or "")
     if cluster:
         gpus, split = sum(cluster.get(k) or 0 for k in ("prefill", "decode", "workers")), bool(cluster.get("decode"))
@@ -40,7 +40,6 @@ def stated(run: dict[str, Any]) -> Stated:
         gpus, split = sum(int(g) for g in shape.groups() if g), shape[1] is not None
     else:
         gpus, split = None, None
-    hardware = config.get("hardware") if isinstance(config.get("hardware"), dict) else {}
     return Stated(split, {
         "GPUs": None if gpus is None else str(gpus),
         "model": run.get("model"),
@@ -67,10 +66,15 @@ def compare(sides: Sequence[Stated]) -> Comparison:
 
 def _memory(config: dict[str, Any], cluster: dict[str, Any], hardware: dict[str, Any]) -> str | None:
     """The memory fraction of the servers' arguments, or the size of the simulated KV pool."""
-    settings = config.get("settings") if isinstance(config.get("settings"), dict) else config
-    arguments = [*(cluster.get("server_args") or []), *((settings.get("sglang") or {}).get("server_args") or [])]
+    settings = _mapping(config, "settings") or config
+    arguments = [*(cluster.get("server_args") or []), *(_mapping(settings, "sglang").get("server_args") or [])]
     for k, argument in enumerate(map(str, arguments)):
         if argument.startswith(_MEMORY):
             return argument.partition("=")[2] or (str(arguments[k + 1]) if k + 1 < len(arguments) else None)
     pool = cluster.get("kv_pool_tokens") or hardware.get("kv_pool_tokens")
     return None if pool is None else f"KV pool of {pool} tokens"
+
+
+def _mapping(content: dict[str, Any], key: str) -> dict[str, Any]:
+    value = content.get(key)
+    return value if isinstance(value, dict) else {}

@@ -112,7 +112,7 @@ def note(c: Condition) -> str:
 def _with_few_replicates(measured: Measured, leans: bool) -> Condition:
     estimate = measured.estimate
     assert estimate is not None
-    why = f"N = {estimate.n}, it takes {LEAST_REPLICATES}"
+    why = f"it takes {LEAST_REPLICATES} on each side"
     if estimate.spread is None or measured.effect.over:
         return Condition(measured, State.OPEN, leans, f"{why}, and no spread between replicates was seen")
     if abs(estimate.value - measured.threshold) > estimate.spread:

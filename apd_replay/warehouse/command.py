@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -47,4 +48,4 @@ def sql(query: str, form: str, out: Path | None, results: Path) -> None:
     if out is not None:
         out.write_bytes(content)
     else:
-        click.get_binary_stream("stdout").write(content)
+        sys.stdout.buffer.write(content)

@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from apd_replay import schemas
 from apd_replay.errors import ApdError, InputError
 from apd_replay.logs.records import table_path, write_record_tables
 from apd_replay.logs.run import parse_run
