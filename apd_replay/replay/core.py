@@ -19,14 +19,14 @@ waits for its gap, and is given back when the answer has ended.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
 from typing import Protocol
 
 from apd_replay.errors import RunError
-from apd_replay.routing.view import ClusterView, DecodePolicy, Load, PrefillPolicy
+from apd_replay.routing.view import ClusterView, DecodePolicy, Load, PrefillPolicy, WorkerView
 
 
 class State(Enum):
@@ -75,11 +75,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSession:
-    """A session as the run will send it: requests in order, the first due at `start_t`."""
+    """A session as the run will send it: requests in order, the first due at `start_t`. The core takes each request out once."""
 
     id: str
     start_t: float
-    requests: tuple[Request, ...]
+    requests: Sequence[Request]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +108,23 @@ class Outcome:
     slot_lost: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WaitUntil:
     t: float
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AskAdmission:
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Send:
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CloseSession:
     session: str
     worker: int
@@ -171,8 +171,8 @@ class ReplayCore:
         self._queue: deque[Request] = deque()
         self._live: dict[str, Request] = {}
         self._signal_depth: list[int | None] = [None] * len(view.decode)
-        self._rooms = Random(f"rooms:{settings.seed}")
-        self._used_rooms: set[int] = set()
+        rooms = Random(f"rooms:{settings.seed}")
+        self._next_room, self._room_step = rooms.getrandbits(63), rooms.getrandbits(63) | 1
         self.planned = sum(len(s.requests) for s in self._sessions.values())
         self.completed = self.failed = self.truncated = 0
         self.peak_inflight = 0
@@ -260,6 +260,8 @@ class ReplayCore:
         for request in list(self._live.values()):
             if request.scheduled_t <= now and request.state is not State.ENDED:
                 request.status = "truncated"
+                if request.state in (State.PLANNED, State.WAITING):  # not routed yet: the way it would have gone without an admission
+                    request.path = "dp" if not self.settings.disaggregated else "seed" if request.turn == 0 else "fallback"
                 request.state = State.ENDED
                 self.journal.request(request)
         self._live.clear()
@@ -354,18 +356,25 @@ class ReplayCore:
                 following.history_tokens = min(following.history_tokens, following.shared_tokens)
             self._live[following.id] = following
             out.append(WaitUntil(following.scheduled_t, following))
-        elif self.settings.resident:
-            worker.resident.pop(request.session, None)
-            out.append(CloseSession(request.session, request.decode))
+        else:
+            self._forget(request, worker)
+            if self.settings.resident:
+                out.append(CloseSession(request.session, request.decode))
         self._permits += 1
         if self._queue:
             out.extend(self._depart(now, self._queue.popleft()))
         return out
 
+    def _forget(self, request: Request, worker: WorkerView) -> None:
+        """The session has sent its last turn: a long run keeps nothing of it."""
+        worker.resident.pop(request.session, None)
+        self._home.pop(request.session, None)
+        for decode in range(len(self.view.decode)):
+            self._opened.discard((request.session, decode))
+
     def _room(self) -> int:
-        """A 63-bit room, never twice in a run: a duplicate can crash SGLang's schedulers (sglang issue 40125)."""
-        while True:
-            room = self._rooms.getrandbits(63)
-            if room not in self._used_rooms:
-                self._used_rooms.add(room)
-                return room
+        """A 63-bit room, never twice in a run: a duplicate can crash SGLang's schedulers (sglang issue 40125). An odd step meets every
+        number once before the first comes back, so nothing has to be remembered."""
+        room = self._next_room
+        self._next_room = (room + self._room_step) & (2**63 - 1)
+        return room

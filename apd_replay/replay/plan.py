@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import overload
 
 from apd_replay.configuration import Experiment
 from apd_replay.errors import RunError
@@ -38,9 +40,9 @@ def plan(trace: Trace, experiment: Experiment, replicate: int) -> Plan:
         spread = experiment["start_spread_s"]
         offset = Random(f"start:{replicate}:{session.id}").uniform(0.0, spread) if spread else 0.0
         start = (kept[0].arrival_s - origin) / experiment.arrival_scale + offset
-        requests = tuple(_request(turn, experiment) for turn in kept)
-        sessions.append(PlannedSession(session.id, start, requests))
-        span = max(span, start + sum(r.gap_s for r in requests))
+        scaled = Gaps(experiment["gap_cap_s"], experiment.gap_scale)
+        sessions.append(PlannedSession(session.id, start, Requests(kept, scaled)))
+        span = max(span, start + sum(map(scaled.of, kept)))
     return Plan(tuple(sessions), over, span)
 
 
@@ -55,10 +57,37 @@ def _within_context(turns: tuple[Turn, ...], experiment: Experiment, session: Se
     return turns
 
 
-def _request(turn: Turn, experiment: Experiment) -> Request:
-    cap = experiment["gap_cap_s"]
-    gap = max(0.0, turn.gap_s or 0.0)
-    gap = min(gap, cap) if cap is not None else gap
-    return Request(id=f"{turn.session}-{turn.turn}", session=turn.session, turn=turn.turn, input_tokens=turn.input_tokens,
-                   asked_output_tokens=max(1, turn.output_tokens), shared_tokens=turn.shared_tokens, hash_ids=turn.hash_ids,
-                   gap_s=gap / experiment.gap_scale)
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """The gap before a turn as the run will wait it: capped, then scaled; nothing before a first turn."""
+
+    cap_s: float | None
+    scale: float
+
+    def of(self, turn: Turn) -> float:
+        gap = max(0.0, turn.gap_s or 0.0)
+        return (gap if self.cap_s is None else min(gap, self.cap_s)) / self.scale
+
+
+class Requests(Sequence[Request]):
+    """A session's requests, each made when it is asked for: a long run holds only those under way."""
+
+    __slots__ = ("_gaps", "_turns")
+
+    def __init__(self, turns: Sequence[Turn], gaps: Gaps) -> None:
+        self._turns, self._gaps = turns, gaps
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @overload
+    def __getitem__(self, k: int) -> Request: ...
+    @overload
+    def __getitem__(self, k: slice) -> Sequence[Request]: ...
+    def __getitem__(self, k: int | slice) -> Request | Sequence[Request]:
+        if isinstance(k, slice):
+            return [self[i] for i in range(*k.indices(len(self)))]
+        turn = self._turns[k]
+        return Request(id=f"{turn.session}-{turn.turn}", session=turn.session, turn=turn.turn, input_tokens=turn.input_tokens,
+                       asked_output_tokens=max(1, turn.output_tokens), shared_tokens=turn.shared_tokens, hash_ids=turn.hash_ids,
+                       gap_s=self._gaps.of(turn))

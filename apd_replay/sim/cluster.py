@@ -50,7 +50,6 @@ class Cluster:
         self.pool_tokens: int = shape["kv_pool_tokens"] or experiment.hardware["kv_pool_tokens"]
         self._log_folder, self._started_ts = logs, started_ts
         self._logs: list[WorkerLog] = []
-        self._jobs: dict[str, Job] = {}
         self.peers = [Peer.of(d) for d in range(shape["decode"])]
         self.prefill: list[PrefillWorker] = []
         self.decode: list[DecodeWorker] = []
@@ -98,7 +97,6 @@ class Cluster:
 
     def send(self, request: Request) -> None:
         job = Job(request, self._noise.factor(request.session, request.turn))
-        self._jobs[request.id] = job
         for cache in self._caches:
             cache.limit(request.session, request.history_tokens)
         self._client_limit.start(job)
@@ -178,12 +176,10 @@ class Cluster:
         self._listener.first_token(job.request)
 
     def finished(self, job: Job) -> None:
-        del self._jobs[job.rid]
         self._listener.finished(job.request, Outcome(job.output, job.cached, "length", job.retractions, job.slot_lost))
 
     def failed(self, job: Job, kind: str, message: str) -> None:
         job.stage = Stage.GONE
-        del self._jobs[job.rid]
         self._listener.failed(job.request, kind, message)
 
     # books ------------------------------------------------------------------------------------------------------------

@@ -5,16 +5,17 @@ The sentences are SGLang's because the parser must not know who wrote a line; `S
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import date
 from pathlib import Path
 
 FLUSH_AT = 4096  # lines kept before they are written
+EPOCH = date(1970, 1, 1).toordinal()
 
 
 class WorkerLog:
     """One worker's log file; `path` None keeps nothing. `t` is seconds since the run's start."""
 
-    __slots__ = ("_file", "_lines", "_second", "_stamp", "_started_ts", "on")
+    __slots__ = ("_date", "_day", "_file", "_lines", "_second", "_stamp", "_started_ts", "on")
 
     def __init__(self, path: Path | None, started_ts: float) -> None:
         self.on = path is not None
@@ -22,12 +23,16 @@ class WorkerLog:
         self._lines: list[str] = []
         self._started_ts = started_ts
         self._second, self._stamp = -1, ""
+        self._day, self._date = -1, ""
 
     def stamp(self, t: float) -> str:
         second = int(self._started_ts + t)
         if second != self._second:
             self._second = second
-            self._stamp = datetime.fromtimestamp(second, UTC).strftime("[%Y-%m-%d %H:%M:%S] ")
+            day, rest = divmod(second, 86400)
+            if day != self._day:
+                self._day, self._date = day, date.fromordinal(EPOCH + day).isoformat()
+            self._stamp = f"[{self._date} {rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}] "
         return self._stamp
 
     def write(self, t: float, message: str) -> None:
