@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parent.parent
 REVISIONS = Path(__file__).with_name("revisions.json")
 
 _SHARED = ("trace/model.py", "routing/*.py", "replay/core.py", "replay/plan.py", "replay/hints.py", "replay/records.py")
-_CLIENT = ("replay/http*.py", "cluster/*.py")
+_CLIENT = (*(f"replay/{name}.py" for name in ("http", "client", "generate", "prompts", "failures", "admission", "loads", "health")), "cluster/*.py")
 DECIDING_CODE = {
     "sim": (*_SHARED, "sim/*.py"),
     "emulator": (*_SHARED, *_CLIENT, "sim/*.py", "emulator/*.py"),
