@@ -58,6 +58,10 @@ class Experiment:
         deciding = {key: value for key, value in self.settings.items() if key not in ANALYSIS_KEYS}
         return json.dumps({"settings": deciding, "cluster": self.cluster, "hardware": self.hardware}, sort_keys=True)
 
+    def record(self) -> dict[str, Any]:
+        """The whole experiment as run.json keeps it: what decides the run, and how it is to be read."""
+        return {"settings": self.settings, "cluster": self.cluster, "hardware": self.hardware}
+
     def digest(self) -> str:
         return hashlib.sha256(self.as_json().encode()).hexdigest()
 

@@ -82,7 +82,7 @@ async def _replay(experiment: Experiment, trace: Trace, planned: Plan, replicate
             "concurrency": experiment["concurrency"], "seed": replicate, "model": experiment["sglang"]["model"] or experiment.cluster["model"],
             "started_ts": started_ts, "duration_s": round(duration_s, 6), "requests": writer.rows, "errors": writer.errors, "planned": core.planned,
             "over_context": planned.over_context, "peak_inflight": core.peak_inflight, "client": health, "workers_ended": ended,
-            "config": json.loads(experiment.as_json()), **facts,
+            "config": experiment.record(), **facts,
         })  # fmt: skip
 
 

@@ -155,5 +155,5 @@ def _manifest(experiment: Experiment, replicate: int, planned: Plan, core: Repla
         "concurrency": experiment["concurrency"], "seed": replicate, "model": experiment.cluster["model"], "started_ts": STARTED_TS,
         "duration_s": round(duration_s, 6), "requests": writer.rows, "errors": writer.errors, "planned": core.planned,
         "over_context": planned.over_context, "peak_inflight": core.peak_inflight, "workers": cluster.describe(),
-        "versions": {"apd_replay": __version__}, "config": json.loads(experiment.as_json()), **facts,
+        "versions": {"apd_replay": __version__}, "config": experiment.record(), **facts,
     }  # fmt: skip

@@ -31,7 +31,7 @@ def tiny_trace() -> str:
         tokens = 1000 + 100 * s
         for turn in range(4):
             rows.append({"session_id": f"s{s}", "turn": turn, "timestamp": s + 5.0 * turn, "input_length": tokens, "output_length": 50,
-                         "hash_ids": list(range(1000 * s, 1000 * s + tokens // 64))})  # fmt: skip
+                         "hash_ids": list(range(1000 * s, 1000 * s - (-tokens // 512)))})  # fmt: skip
             tokens += 400
     return "".join(json.dumps(row) + "\n" for row in rows)
 

@@ -163,7 +163,7 @@ def test_replicates_that_are_no_longer_asked_for_leave_the_report(project: Proje
     project.snakemake("report")
     counted = subprocess.run([sys.executable, "-m", "apd_replay", "sql", "--format", "csv", "select count(*) as n from runs"],
                              cwd=project.folder, env=project.environment(), capture_output=True, text=True)  # fmt: skip
-    assert counted.stdout.split() == ["n", "2"], counted.stderr
+    assert counted.stdout.split()[-1:] == ["2"], counted.stderr
 
 
 def test_a_job_planned_before_an_edit_refuses(project: Project) -> None:
