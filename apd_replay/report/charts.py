@@ -41,7 +41,7 @@ def bars(heading: Heading, groups: Sequence[str], series: Mapping[str, Sequence[
             mean = sum(known) / len(known)
             parts.append(svg.tag("rect", x=x + 1, y=min(y(mean), y(0)), width=width - 2, height=abs(y(0) - y(mean)), fill=color))
             if len(known) > 1:
-                parts += [svg.tag("circle", cx=x + width * (k + 1) / (len(known) + 1), cy=y(v), r=2, fill="currentColor", fill_opacity=0.65) for k, v in enumerate(known)]
+                parts += [svg.tag("circle", cx=x + width * (k + 1) / (len(known) + 1), cy=y(v), r=2.2, fill="currentColor", stroke="#fff", stroke_width=0.7) for k, v in enumerate(known)]
             if width >= 16:
                 parts.append(svg.words(x + width / 2, min(y(max(known)), y(0)) - 5, number(mean), size=10, anchor="middle"))
     parts.append(svg.words((left + right) / 2, bottom + 33, group_label, anchor="middle"))
@@ -62,6 +62,28 @@ class Dot:
     color: str = svg.BLUE
 
 
+def lying_bars(heading: Heading, rows: Sequence[str], series: Mapping[str, Sequence[Values]], label: str) -> str:
+    """As `bars`, lying: for long names, such as links."""
+    left = min(270.0, 14 + max((svg.text_width(r, 11) for r in rows), default=60))
+    right, thick, top = WIDTH - 70, 11.0, TOP + 30
+    step = thick * len(series) + 8
+    bottom = top + step * max(1, len(rows))
+    x = scale([v for of in series.values() for values in of for v in values], left, right)
+    parts = [svg.x_axis(x, bottom, top - 4, label)]
+    for r, name in enumerate(rows):
+        parts.append(svg.words(left - 8, top + step * (r + 0.5) + 4, name, anchor="end", limit=40))
+        for s, (color, of) in enumerate(zip(svg.SERIES, series.values(), strict=False)):
+            known = [v for v in of[r] if v is not None and math.isfinite(v)]
+            y = top + step * r + 4 + thick * s
+            if known:
+                mean = sum(known) / len(known)
+                parts.append(svg.tag("rect", x=x.start, y=y + 0.5, width=x(mean) - x.start, height=thick - 1, fill=color))
+                parts += [svg.tag("circle", cx=x(v), cy=y + thick / 2, r=2, fill="currentColor", stroke="#fff", stroke_width=0.6) for v in known if len(known) > 1]
+                parts.append(svg.words(x(max(known)) + 6, y + thick - 2, number(mean), size=9.5))
+    parts.append(svg.legend(list(zip(series, svg.SERIES, strict=False)), left, TOP + 8))
+    return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
+
+
 def dots(heading: Heading, rows: Sequence[Dot], label: str, *, log: bool = False, reference: float | None = None, reference_name: str = "") -> str:
     """Dot and interval, a row each, the value beside it. `reference`: the threshold or the line of no effect."""
     left = min(270.0, 14 + max((svg.text_width(r.label, 11) for r in rows), default=60))
@@ -75,11 +97,11 @@ def dots(heading: Heading, rows: Sequence[Dot], label: str, *, log: bool = False
     for k, row in enumerate(rows):
         y = top + step * (k + 0.5)
         parts.append(svg.words(left - 8, y + 4, row.label, anchor="end", limit=40))
-        parts += [svg.tag("circle", cx=x(v), cy=y, r=2.4, fill="currentColor", fill_opacity=0.55) for v in row.points if v is not None and (v > 0 or not log)]
         if row.low is not None and row.high is not None and (row.low > 0 or not log):
             parts.append(svg.line(x(row.low), y, x(row.high), y, width=2.5, color=row.color))
         if row.value is not None and not math.isnan(row.value) and (row.value > 0 or not log):
-            parts.append(svg.tag("circle", cx=x(row.value), cy=y, r=4.5, fill=row.color, stroke="currentColor", stroke_width=0.7))
+            parts.append(svg.tag("circle", cx=x(row.value), cy=y, r=5, fill=row.color, fill_opacity=0.55 if row.points else 1.0, stroke=row.color, stroke_width=1.2))
+        parts += [svg.tag("circle", cx=x(v), cy=y, r=2, fill="currentColor", fill_opacity=0.8) for v in row.points if v is not None and (v > 0 or not log)]
         parts.append(svg.words(right + 10, y + 4, number(row.value), size=11))
     return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
 

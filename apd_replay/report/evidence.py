@@ -38,9 +38,6 @@ class Evidence:
         rows = [r for r in self.metric(metric) if r["replicate"] is None and r["scope"] == scope and (experiment is None or r["experiment"] == experiment)]
         return rows[0] if rows else None
 
-    def replicates(self, metric: str, experiment: str) -> int:
-        return len({r["replicate"] for r in self.metric(metric, experiment=experiment) if r["replicate"] is not None})
-
     def table(self) -> Table:
         rows = sorted(self.rows, key=lambda r: (r["metric"], natural(r["experiment"]), natural(r["scope"]), -1 if r["replicate"] is None else r["replicate"]))
         return Table(f"Evidence for {self.claim}: {len(rows):,} figures", COLUMNS, cells(rows), folded=True, engine=self.group.engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,6 +50,11 @@ def estimate(value: Any, low: Any = None, high: Any = None, unit: str | None = N
     if value is None:
         return MISSING
     return " ".join(filter(None, (number(value), interval(low, high), plain(unit) if unit else "")))
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Sentences as one line: `a; b`."""
+    return "; ".join(text.rstrip(".") for text in texts)
 
 
 def moment(ts: float | None) -> str:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from apd_replay import __version__
 from apd_replay.report.model import Figure, Link, Report, Table
-from apd_replay.report.numbers import number, plain
+from apd_replay.report.numbers import listed, number, plain
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
 
@@ -51,7 +51,7 @@ def markdown(report: Report) -> str:
 
 def _environment(*, autoescape: bool) -> Environment:
     environment = Environment(loader=PackageLoader("apd_replay.report"), autoescape=autoescape, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(plain=plain, number=number, raw=_raw, anchor=_anchor, lines=_lines, md=_md, numeric_columns=_numeric_columns)
+    environment.filters.update(plain=plain, number=number, listed=listed, raw=_raw, anchor=_anchor, lines=_lines, md=_md, numeric_columns=_numeric_columns)
     environment.tests.update(link=lambda v: isinstance(v, Link), text=lambda v: isinstance(v, str), kind=lambda block, name: type(block).__name__ == name)
     return environment
 

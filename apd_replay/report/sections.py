@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from apd_replay.claims.verdicts import State
 from apd_replay.report import claim_figures, run_figures
 from apd_replay.report.evidence import Evidence, select
 from apd_replay.report.model import Block, Facts, Heading, Link, Note, Report, Section, Table, Verdict
-from apd_replay.report.numbers import estimate, moment, number
+from apd_replay.report.numbers import MISSING, estimate, listed, moment
 from apd_replay.report.source import Group, Row, Source, natural, ordered
 
 CLAIMS = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "headline")
@@ -58,19 +61,20 @@ def _headline(source: Source, verdicts: Sequence[Verdict]) -> Section:
     for group in source.groups():
         evidence = select(source.evidence, "headline", group)
         section.blocks += _opening(group, verdicts, "headline")
-        per_run = [r for r in evidence.rows if r["replicate"] is not None]
+        compared = {e for v in source.verdicts if (v["claim"], v["engine"], v["trace"]) == ("headline", group.engine, group.trace) for e in v["experiments"] or ()}
+        per_run = [r for r in evidence.rows if r["replicate"] is not None and (not compared or r["experiment"] in compared)]
         keys = sorted({(r["experiment"], r["replicate"]) for r in per_run}, key=lambda k: (natural(k[0]), k[1]))
         metrics = [m for m in HEADLINE_TABLE if any(r["metric"] == m for r in per_run)]
         values = {(r["experiment"], r["replicate"], r["metric"]): r["value"] for r in per_run if r["scope"] is None}
         units = {r["metric"]: r["unit"] for r in per_run}
-        columns = ["experiment", "replicate", *(f"{m}, {units[m]}" if units[m] else m for m in metrics)]
+        columns = ["experiment", "replicate", *(f"{m.replace('_', ' ')}, {units[m]}" if units[m] else m.replace("_", " ") for m in metrics)]
         if keys:
             rows: list[list[Any]] = [[e, n, *(values.get((e, n, m)) for m in metrics)] for e, n in keys]
-            section.blocks.append(Table("Every run", columns, rows, folded=len(rows) > 12, engine=group.engine))
+            section.blocks.append(Table("Every run", columns, rows, folded=len(rows) > 30, engine=group.engine))
         over = [r for r in evidence.rows if r["replicate"] is None]
         if over:
             rows = [[r["metric"], r["scope"], r["experiment"], r["value"], r["low"], r["high"], r["unit"], r["n"]] for r in over]
-            section.blocks.append(Table("KVC against DP, over the replicates", ("metric", "scope", "experiment", "value", "low", "high", "unit", "n"), rows, engine=group.engine))
+            section.blocks.append(_without_empty_columns(Table("KVC against DP, over the replicates", ("metric", "scope", "experiment", "value", "low", "high", "unit", "n"), rows, engine=group.engine)))
         section.blocks += _figures_and_evidence(evidence)
     section.blocks += _errata(source, "headline")
     return section
@@ -109,7 +113,12 @@ def _errata(source: Source, claim: str) -> list[Block]:
             says = erratum.effect.says if erratum.effect and found else "nothing to measure"
             rows.append([erratum.said, erratum.remark, says, *(r[c] for c in ("engine", "trace", "experiment", "value", "low", "high", "unit", "n"))])
     columns = ("the seed report says", "but", "measured here", "engine", "trace", "experiment", "value", "low", "high", "unit", "n")
-    return [Table("Errata of the seed report", columns, rows)] if rows else []
+    return [_without_empty_columns(Table("Errata of the seed report", columns, rows))] if rows else []
+
+
+def _without_empty_columns(table: Table) -> Table:
+    kept = [c for c in range(len(table.columns)) if any(row[c] is not None for row in table.rows)]
+    return replace(table, columns=[table.columns[c] for c in kept], rows=[[row[c] for c in kept] for row in table.rows])
 
 
 def _labels(verdicts: Sequence[Verdict], claim: str) -> list[tuple[str, str]]:
@@ -123,15 +132,27 @@ def _opening(group: Group, verdicts: Sequence[Verdict], claim: str) -> list[Bloc
     for v in found:
         leaning = f", leaning to {v.leaning}" if v.leaning else ""
         facts = [
-            ("Conclusion", f"{v.verdict}{leaning}. {v.notes}"),
+            ("Conclusion", "\n".join([f"{v.verdict}{leaning}", *_findings(v.notes)])),
             ("Effect", v.effect),
-            ("Uncertainty", f"N = {number(v.n)} on the thinner side; {'interval over replicates' if v.figures['effect_low'] is not None else 'no interval'}"),
-            ("What else could explain it", "; ".join(v.confounders) or "nothing that is known"),
-            ("Fix, and what it changed", ": ".join(filter(None, (v.fix, v.fix_effect))) or "none tried"),
-            ("Runs", f"{len(v.runs)} of {v.experiments or 'no experiment'}"),
+            ("Uncertainty", _uncertainty(v)),
+            ("What else could explain it", listed(v.confounders) or "nothing that is known"),
+            ("Fix, and what it changed", " ".join(filter(None, (v.fix, v.fix_effect))) or "none tried"),
+            ("Runs", f"{len(v.runs)}, of {v.experiments}" if v.runs else "none"),
         ]
         out += [Heading(f"trace {group.trace}", group.engine), Facts(facts, group.engine)]
     return out
+
+
+def _findings(notes: str) -> list[str]:
+    """The notes of a verdict, one a condition."""
+    states = "|".join(state.value for state in State)
+    return [part for part in re.split(f"; (?=(?:{states}): )", notes) if part]
+
+
+def _uncertainty(v: Verdict) -> str:
+    if v.n is None:
+        return MISSING
+    return f"N = {v.n} on the thinner side; " + ("95 % interval over replicates" if v.figures["effect_low"] is not None else "no interval: too few replicates, or a figure over all of them")
 
 
 def _figures_and_evidence(evidence: Evidence) -> list[Block]:

@@ -119,7 +119,7 @@ def all_evidence(engine: str, trace: str, experiment: str, replicates: int) -> l
 
 def verdict_row(engine: str, trace: str, claim: str, verdict: str, **more: Any) -> Row:
     return {"claim": claim, "engine": engine, "trace": trace, "statement": f"what {claim} says <b>&", "structural": "strong", "impact": "large", "verdict": verdict, "leaning": None, "n": 3, "effect": 2.5,
-            "effect_low": None, "effect_high": None, "unit": "ratio", "experiments": ["E0"], "runs": ["run-a", "run-b"], "confounders": ["load <i>", "N"], "fix": "F1", "fix_effect": "halved it", "notes": "because | so", **more}
+            "effect_low": None, "effect_high": None, "unit": "ratio", "experiments": None, "runs": ["run-a", "run-b"], "confounders": ["load <i>", "N"], "fix": "F1", "fix_effect": "halved it", "notes": "because | so", **more}
 
 
 WORDS = {"s0": "holds", "s1": "holds", "s2": "undecided", "s3": "undecided", "s4": "undecided", "s5": "undecided", "s6": "withdrawn", "s7": "partly", "s8": "holds", "s9": "refuted", "headline": "provisional"}

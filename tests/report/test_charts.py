@@ -18,6 +18,7 @@ CHARTS: dict[str, Callable[[], str]] = {
     "bars": lambda: charts.bars(HEADING, ["a", "b<"], {"x": [[1, 2, 3], [None]], "y": [[INF], [0]]}, "rooms", "worker"),
     "bars without data": lambda: charts.bars(HEADING, [], {}, "rooms"),
     "bars of many groups": lambda: charts.bars(HEADING, [f"prefill-0>decode-{k}" for k in range(200)], {"x": [[1.0]] * 200}, "rooms"),
+    "lying bars": lambda: charts.lying_bars(HEADING, ["a>b<", "c"], {"x": [[1, 2, None], [INF]], "y": [[0], []]}, "rooms"),
     "dots": lambda: charts.dots(HEADING, [Dot("<a>", 1.5, 1, 2, [1, None, INF]), Dot("b", INF), Dot("c", None), Dot("d", NAN), Dot("e", -1.0, -2.0, 0.0)], "s", log=True, reference=1.0),
     "dots without data": lambda: charts.dots(HEADING, [], "s", log=True),
     "dots of one value": lambda: charts.dots(HEADING, [Dot("a", 0.0)], "s"),
