@@ -22,7 +22,7 @@ from apd_replay.errors import RunError
 def archive(folder: Path, members: Sequence[str], target: Path) -> None:
     """`members` of `folder` as a tar.xz; files are sorted, so that like lies beside like. Owners and times are left out."""
     listing = sorted(_files(folder, members), key=lambda name: (Path(name).suffix, name))
-    command = "tar --sparse --owner=0 --group=0 --numeric-owner --mtime=@0 --no-recursion -cf - -T - | xz -T1 -9e --lzma2=dict=64MiB,preset=9e > \"$0\""
+    command = "tar --sparse --owner=0 --group=0 --numeric-owner --mtime=@0 --no-recursion -cf - -T - | xz -T1 -6 > \"$0\""
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command, str(target.absolute())], cwd=folder, input="\n".join(listing) + "\n", text=True, stderr=subprocess.PIPE)
     if done.returncode:
         raise RunError(f"{target}: cannot be packed: {done.stderr.strip()[-300:]}; tar and xz are needed")

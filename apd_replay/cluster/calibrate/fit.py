@@ -1,0 +1,214 @@
+"""Rows become the coefficients of config/schema/hardware.yaml, each group with what it was fitted on and by how much it misses.
+
+All fits minimise relative errors, so that a millisecond counts as much as a second of the same share. A prompt of several chunks is
+charged as the simulator charges it: one batch a chunk, each looking back at the chunks before it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import PurePath
+from typing import Any
+
+from apd_replay.cluster.calibrate import least_squares
+from apd_replay.cluster.calibrate.rows import Row
+from apd_replay.cluster.calibrate.worker import COUPLED, SNAPSHOT
+from apd_replay.errors import RunError
+from apd_replay.replay.admission import ASK
+
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+BACKENDS = ("mooncake", "mooncake_tcp", "nixl")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """`values`: keys of one group of the schema. `points`: how many measurements; `low`/`high`: extremes of predicted / measured - 1."""
+
+    values: dict[str, float]
+    points: int
+    low: float = 0.0
+    high: float = 0.0
+    note: str = ""
+
+
+@dataclass
+class Fit:
+    """Every group that could be fitted; `missing` says which could not, and why."""
+
+    server: Row
+    machine: Row
+    groups: dict[str, Fitted] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def fit(rows: Sequence[Row], model: str | None = None) -> Fit:
+    """`model`: the folder's name of the model wanted, needed where the rows are of several. KV transfers count whatever model they carried.
+
+    Raises RunError where the rows do not say which model they are of.
+    """
+    servers = {PurePath(r["model"]).name: r for r in sorted(of(rows, "server"), key=lambda r: r["role"] == "null")}
+    if not servers:
+        raise RunError("no row of kind `server` among the measurements: nothing says which model they are of")
+    if model is None and len(servers) > 1:
+        raise RunError(f"measurements of several models: {', '.join(servers)}; name one with --model")
+    chosen = model or next(iter(servers))
+    if chosen not in servers:
+        raise RunError(f"no measurements of a model {chosen!r}; there are: {', '.join(servers)}")
+    out = Fit(servers[chosen], (of(rows, "machine") or [{}])[-1])
+    own = [r for r in rows if r.get("model") == out.server["model"]]
+    attempts: dict[str, Callable[[], Fitted]] = {
+        "prefill": lambda: prefill(of(own, "prefill"), int(out.server["chunk_tokens"])),
+        "decode": lambda: decode(of(own, "decode"), expert_share(out.server)),
+        **{f"transfer.{backend}": partial(transfer, [r for r in of(rows, "transfer") if r["backend"] == backend]) for backend in BACKENDS},
+        "noise_sigma": lambda: noise(of(own, "prefill")),
+        "rpc_s": lambda: rpc(of(own, "call")),
+        "admission_s": lambda: admission(of(own, "calls")),
+    }
+    for name, attempt in attempts.items():
+        _keep(out, name, attempt)
+    _keep(out, "handshake_s", lambda: handshake(of(own, "transfer"), out))
+    return out
+
+
+def _keep(out: Fit, name: str, attempt: Callable[[], Fitted]) -> None:
+    try:
+        out.groups[name] = attempt()
+    except RunError as error:
+        out.missing[name] = str(error)
+
+
+def of(rows: Sequence[Row], kind: str) -> list[Row]:
+    return [r for r in rows if r["kind"] == kind]
+
+
+def kv_bytes_per_token(shape: Row) -> int:
+    """Layers x 2 x KV heads x head size x bytes a number."""
+    width = BYTES[shape.get("torch_dtype", "bfloat16")]
+    return int(shape["num_hidden_layers"]) * 2 * int(shape["num_key_value_heads"]) * int(shape["head_dim"]) * width
+
+
+def expert_share(shape: Row) -> float:
+    """Share of the experts that one token touches; 1 for a dense model."""
+    return int(shape["num_experts_per_tok"]) / int(shape["num_experts"]) if shape.get("num_experts") else 1.0
+
+
+def prefill_features(new: int, cached: int, chunk: int) -> list[float]:
+    """Batches, new tokens, new x earlier tokens, tokens looked back at: what chunk_s, token_s, attention_s, prefix_s multiply."""
+    batches, pairs, looked_back, computed = 0, 0.0, 0, cached
+    while computed < cached + new:
+        part = min(chunk, cached + new - computed)
+        batches, pairs, looked_back = batches + 1, pairs + part * (computed + part / 2), looked_back + computed
+        computed += part
+    return [float(batches), float(new), pairs, float(looked_back)]
+
+
+def prefill(rows: Sequence[Row], chunk: int) -> Fitted:
+    groups = _repeated(rows, ("new", "cached"))
+    if len(groups) < 4:
+        raise RunError(f"{len(groups)} different prompts measured, 4 coefficients need at least 4")
+    features = [prefill_features(new, cached, chunk) for new, cached in groups]
+    return _fitted(("chunk_s", "token_s", "attention_s", "prefix_s"), features, [_typical(v) for v in groups.values()])
+
+
+def decode_features(batch: int, context: float, share: float) -> list[float]:
+    """The step itself, share of the experts touched, context tokens read: what step_s, experts_s, context_s multiply."""
+    touched = 1 - (1 - share) ** batch if share < 1 else 0.0
+    return [1.0, touched, batch * context]
+
+
+def decode(rows: Sequence[Row], share: float) -> Fitted:
+    if len(rows) < 3:
+        raise RunError(f"{len(rows)} decode points measured, at least 3 are needed")
+    found = _fitted(("step_s", "experts_s", "context_s"), [decode_features(r["batch"], r["context"], share) for r in rows], [r["step_s"] for r in rows])
+    values = {"step_s": found.values["step_s"], "experts_s": found.values["experts_s"], "expert_share": share, "context_s": found.values["context_s"]}
+    return Fitted(values, found.points, found.low, found.high)
+
+
+def transfer(rows: Sequence[Row]) -> Fitted:
+    warm = [r for r in rows if r["repeat"]]
+    groups = _repeated(warm, ("bytes",))
+    if len(groups) < 2:
+        raise RunError("not measured" if not rows else f"{len(groups)} size measured, a rate needs two")
+    measured = [_typical(v) for v in groups.values()]
+    found = _fitted(("latency_s", "per_byte"), [[1.0, float(size)] for (size,) in groups], measured)
+    if not found.values["per_byte"]:
+        raise RunError("the time does not grow with the size: no rate can be told")
+    rates = f"{min(s / t for (s,), t in zip(groups, measured, strict=True)) / 1e9:.1f} to {max(s / t for (s,), t in zip(groups, measured, strict=True)) / 1e9:.1f} GB/s over all"
+    return Fitted({"latency_s": found.values["latency_s"], "bytes_per_s": 1 / found.values["per_byte"]}, found.points, found.low, found.high, rates)
+
+
+def noise(rows: Sequence[Row]) -> Fitted:
+    """Standard deviation of the logarithm of repeats around their prompt's mean; one degree of freedom lost a prompt."""
+    squares, freedom = 0.0, 0
+    for values in _repeated(rows, ("new", "cached")).values():
+        logs = [math.log(v) for v in values]
+        squares += sum((x - statistics.fmean(logs)) ** 2 for x in logs)
+        freedom += len(logs) - 1
+    if freedom < 5:
+        raise RunError(f"{freedom} repeats measured, 5 are needed")
+    return Fitted({"noise_sigma": math.sqrt(squares / freedom)}, freedom)
+
+
+def rpc(rows: Sequence[Row]) -> Fitted:
+    """Median of the plugin's admission on an idle server, or of SGLang's own call through the scheduler."""
+    for path in (ASK, COUPLED):
+        idle = [r["seconds"] for r in rows if r["path"] == path and not r["running"] and r["status"] == 200]
+        if len(idle) >= 5:
+            loaded = [r["seconds"] for r in rows if r["path"] == path and r["running"]]
+            note = f"{path}, idle" + (f"; {statistics.median(loaded) * 1000:.1f} ms while requests decode" if loaded else "")
+            return Fitted({"rpc_s": statistics.median(idle)}, len(idle), note=note)
+    raise RunError("no idle calls measured")
+
+
+def admission(rows: Sequence[Row]) -> Fitted:
+    """Scheduler time of a call: what calls at a rate r make of a step, s' = s (1 + r t s' / s), solved for t, the largest load counting."""
+    for path in (ASK, COUPLED):
+        measured = [r for r in rows if r["path"] == path]
+        if measured:
+            prices = [(1 - r["quiet_step_s"] / r["step_s"]) / r["calls_per_s"] for r in measured]
+            free = [1 - r["quiet_step_s"] / r["step_s"] for r in rows if r["path"] == SNAPSHOT]
+            note = f"{path} while {', '.join(str(r['running']) for r in measured)} requests decode: {', '.join(f'{p * 1000:.3f}' for p in prices)} ms a call"
+            if free:
+                note += f"; {SNAPSHOT} slowed the same steps by {', '.join(f'{s:.1%}' for s in free)}"
+            return Fitted({"admission_s": max(0.0, prices[-1])}, len(prices), note=note)
+    raise RunError("no calls under load measured")
+
+
+def handshake(rows: Sequence[Row], so_far: Fit) -> Fitted:
+    """The least that is left of a first token through P and D after prefill, transfer and a decode step as fitted here."""
+    if not {"prefill", "decode"} <= so_far.groups.keys():
+        raise RunError("needs prefill and decode")
+    chunk, share = int(so_far.server["chunk_tokens"]), expert_share(so_far.server)
+    charge, step = so_far.groups["prefill"].values, so_far.groups["decode"].values
+    left = []
+    for row in rows:
+        if not row["repeat"] or row["first_s"] is None:
+            continue
+        prompt = sum(f * charge[k] for f, k in zip(prefill_features(row["tokens"], 0, chunk), ("chunk_s", "token_s", "attention_s", "prefix_s"), strict=True))
+        one = sum(f * step[k] for f, k in zip(decode_features(1, row["tokens"], share), ("step_s", "experts_s", "context_s"), strict=True))
+        left.append(row["first_s"] - prompt - one - row["seconds"])
+    if not left:
+        raise RunError("no transfers of this model measured")
+    return Fitted({"handshake_s": max(0.0, min(left))}, len(left), note=f"{min(left) * 1000:.1f} to {max(left) * 1000:.1f} ms left of a first token; the least is taken")
+
+
+def _repeated(rows: Sequence[Row], keys: tuple[str, ...]) -> dict[tuple[Any, ...], list[float]]:
+    groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[k] for k in keys)].append(row["seconds"])
+    return groups
+
+
+def _typical(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def _fitted(names: tuple[str, ...], features: list[list[float]], measured: list[float]) -> Fitted:
+    found = least_squares.relative(features, measured)
+    missed = least_squares.residuals(features, measured, found)
+    return Fitted(dict(zip(names, found, strict=True)), len(measured), min(missed), max(missed))
