@@ -24,9 +24,11 @@ class Heading:
 
 def bars(heading: Heading, groups: Sequence[str], series: Mapping[str, Sequence[Values]], label: str, group_label: str = "") -> str:
     """Grouped bars of means, every replicate a dot beside its bar. `series`: name -> for each group the values of the replicates."""
-    bottom, left, right, height = TOP + 210, 58, WIDTH - 8, TOP + 262
-    y = scale([v for rows in series.values() for values in rows for v in values], bottom, TOP + 40)
-    parts = [svg.y_axis(y, left, right, label), svg.line(left, y(0), right, y(0), opacity=0.5)]
+    left, right = 58, WIDTH - 8
+    key, more = svg.legend(list(zip(series, svg.SERIES, strict=False)) if len(series) > 1 else [], left, TOP + 8)
+    bottom = TOP + 210 + more
+    y = scale([v for rows in series.values() for values in rows for v in values], bottom, TOP + 40 + more)
+    parts = [key, svg.y_axis(y, left, right, label), svg.line(left, y(0), right, y(0), opacity=0.5)]
     slot = (right - left) / max(1, len(groups))
     width = min(42.0, slot * 0.8 / max(1, len(series)))
     for g, name in enumerate(groups):
@@ -45,9 +47,7 @@ def bars(heading: Heading, groups: Sequence[str], series: Mapping[str, Sequence[
             if width >= 16:
                 parts.append(svg.words(x + width / 2, min(y(max(known)), y(0)) - 5, number(mean), size=10, anchor="middle"))
     parts.append(svg.words((left + right) / 2, bottom + 33, group_label, anchor="middle"))
-    if len(series) > 1:
-        parts.append(svg.legend(list(zip(series, svg.SERIES, strict=False)), left, TOP + 8))
-    return svg.picture(height, heading.title, heading.subtitle, *parts)
+    return svg.picture(bottom + 52, heading.title, heading.subtitle, *parts)
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,12 @@ class Dot:
 def lying_bars(heading: Heading, rows: Sequence[str], series: Mapping[str, Sequence[Values]], label: str) -> str:
     """As `bars`, lying: for long names, such as links."""
     left = min(270.0, 14 + max((svg.text_width(r, 11) for r in rows), default=60))
-    right, thick, top = WIDTH - 70, 11.0, TOP + 30
+    key, more = svg.legend(list(zip(series, svg.SERIES, strict=False)), left, TOP + 8)
+    right, thick, top = WIDTH - 70, 11.0, TOP + 30 + more
     step = thick * len(series) + 8
     bottom = top + step * max(1, len(rows))
     x = scale([v for of in series.values() for values in of for v in values], left, right)
-    parts = [svg.x_axis(x, bottom, top - 4, label)]
+    parts = [key, svg.x_axis(x, bottom, top - 4, label)]
     for r, name in enumerate(rows):
         parts.append(svg.words(left - 8, top + step * (r + 0.5) + 4, name, anchor="end", limit=40))
         for s, (color, of) in enumerate(zip(svg.SERIES, series.values(), strict=False)):
@@ -80,7 +81,6 @@ def lying_bars(heading: Heading, rows: Sequence[str], series: Mapping[str, Seque
                 parts.append(svg.tag("rect", x=x.start, y=y + 0.5, width=x(mean) - x.start, height=thick - 1, fill=color))
                 parts += [svg.tag("circle", cx=x(v), cy=y + thick / 2, r=2, fill="currentColor", stroke="#fff", stroke_width=0.6) for v in known if len(known) > 1]
                 parts.append(svg.words(x(max(known)) + 6, y + thick - 2, number(mean), size=9.5))
-    parts.append(svg.legend(list(zip(series, svg.SERIES, strict=False)), left, TOP + 8))
     return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
 
 
@@ -108,14 +108,16 @@ def dots(heading: Heading, rows: Sequence[Dot], label: str, *, log: bool = False
 
 def ecdf(heading: Heading, curves: Mapping[str, Sequence[float]], label: str, *, log: bool = True, counts: Mapping[str, int] | None = None) -> str:
     """Cumulative shares. `curves`: name -> quantiles at equal steps from 0 to 1, so that size does not grow with the data."""
-    bottom, left, right, top = TOP + 230, 58, WIDTH - 8, TOP + 40
+    left, right = 58, WIDTH - 8
+    names = [f"{name} (n = {number(counts[name])})" if counts and name in counts else name for name in curves]
+    key, more = svg.legend(list(zip(names, svg.SERIES, strict=False)), left, TOP + 8)
+    bottom, top = TOP + 230 + more, TOP + 40 + more
     values = [v for curve in curves.values() for v in curve]
     log = log and any(v > 0 for v in values)
     x = scale(values, left, right, log=log)
     y = Scale(0.0, 1.0, bottom, top)
-    parts = [svg.x_axis(x, bottom, top, label, 8), svg.y_axis(y, left, right, "share at or below")]
-    names = []
-    for (name, curve), color, dash in zip(curves.items(), svg.SERIES, (None, "6 3", "2 2", "8 3 2 3", None, "6 3", "2 2"), strict=False):
+    parts = [key, svg.x_axis(x, bottom, top, label, 8), svg.y_axis(y, left, right, "share at or below")]
+    for curve, color, dash in zip(curves.values(), svg.SERIES, (None, "6 3", "2 2", "8 3 2 3", None, "6 3", "2 2"), strict=False):
         last = max(1, len(curve) - 1)
         steps: list[tuple[float, float]] = []
         for k, v in enumerate(curve):
@@ -124,8 +126,6 @@ def ecdf(heading: Heading, curves: Mapping[str, Sequence[float]], label: str, *,
                 steps.append((at, steps[-1][1]))
             steps.append((at, y(k / last)))
         parts.append(svg.path(steps, color, width=1.8, dash=dash))
-        names.append((f"{name} (n = {number(counts[name])})" if counts and name in counts else name, color))
-    parts.append(svg.legend(names, left, TOP + 8))
     return svg.picture(bottom + 40, heading.title, heading.subtitle, *parts)
 
 
@@ -143,11 +143,12 @@ def strips(heading: Heading, rows: Sequence[Strip], kinds: Mapping[str, str], ma
     """Rows over time: spans coloured by kind, marks as ticks that reach out of their row. `kinds`: name -> colour, `mark_kinds`: name -> (colour, width)."""
     left = min(210.0, 14 + max((min(svg.text_width(r.label, 9), 196) for r in rows), default=60))
     right = WIDTH - (96 if any(r.note for r in rows) else 10)
-    top = TOP + 34
+    key, more = svg.legend([*kinds.items(), *((name, color) for name, (color, _) in mark_kinds.items())], left, TOP + 8)
+    top = TOP + 34 + more
     bottom = top + step * max(1, len(rows)) + 4
     times = [t for r in rows for a, b, _ in r.spans for t in (a, b)] + [t for r in rows for t, _ in r.marks]
     x = scale(times, left, right, room=0.01)
-    parts = [svg.x_axis(x, bottom, top, label, 8)]
+    parts = [key, svg.x_axis(x, bottom, top, label, 8)]
     middle = [top + step * (k + 0.5) for k in range(len(rows))]
     for kind, color in kinds.items():
         segments = [(x(a), y, max(x(b), x(a) + 0.8), y) for y, r in zip(middle, rows, strict=True) for a, b, k in r.spans if k == kind]
@@ -161,7 +162,6 @@ def strips(heading: Heading, rows: Sequence[Strip], kinds: Mapping[str, str], ma
             parts.append(svg.words(right + 6, y + 3.2, row.note, size=9, opacity=0.85))
     if note_title:
         parts.append(svg.words(right + 6, top - 4, note_title, size=9, opacity=0.85))
-    parts.append(svg.legend([*kinds.items(), *((name, color) for name, (color, _) in mark_kinds.items())], left, TOP + 8))
     return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
 
 
@@ -182,7 +182,7 @@ def usage(heading: Heading, panels: Sequence[Panel], kinds: Mapping[str, str], l
     bottom = top + height * max(1, len(panels)) - gap + 6
     times = [t for p in panels for t, _, _ in p.usage] + [t for p in panels for ts in p.events.values() for t in ts]
     x = scale(times, left, right, room=0.01)
-    parts = [svg.x_axis(x, bottom, top, label, 8)]
+    parts = [svg.legend([("usage", svg.BLUE), *kinds.items()], left, TOP + 8)[0], svg.x_axis(x, bottom, top, label, 8)]
     for k, panel in enumerate(panels):
         y0 = top + height * k + plot
         y = Scale(0.0, 1.0, y0, y0 - plot)
@@ -200,7 +200,6 @@ def usage(heading: Heading, panels: Sequence[Panel], kinds: Mapping[str, str], l
             events = panel.events.get(kind, ())
             parts.append(svg.strokes([(x(t), at - rail * 0.38, x(t), at + rail * 0.38) for t in events], color, 1.2))
             parts.append(svg.words(right + 8, at + 3, f"{kind} {number(len(events))}", size=8.5, opacity=1.0 if events else 0.45))
-    parts.append(svg.legend([("usage", svg.BLUE), *kinds.items()], left, TOP + 8))
     return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
 
 

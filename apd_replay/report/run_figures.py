@@ -55,7 +55,7 @@ def session_map(source: Source, run: Row) -> Figure | None:
     paths = {p: c for p, c in PATHS.items() if any(s[p] for s in sessions)}
     title = "Session map: every turn by the path that served it"
     part = f"{len(sessions):,} sessions" if len(shown) == len(sessions) else f"{len(shown)} of {len(sessions):,} sessions, evenly by rank"
-    picture = charts.strips(_heading(title, run, part), strips, paths, {"error": ("currentColor", 1.6)}, "seconds since the run's start", note_title="" if unified else "direct")
+    picture = charts.strips(_heading(title, run, part), strips, paths, {"error": ("currentColor", 1.6)} if any(s["errors"] for s in sessions) else {}, "seconds since the run's start", note_title="" if unified else "direct")
     columns = ("session", "turns", "peak_input", "direct_rate", "direct", "fallback", "seed", "dp", "errors", "truncated", "decode_workers", "first_due_t", "last_answer_t")
     return _figure(run, "session-map", title, "The largest sessions stand on top; a span lasts from dispatch to the last token.", picture,
                    _table(f"The {len(sessions):,} sessions", columns, sessions, run["engine"]), _query("session_turns", run))

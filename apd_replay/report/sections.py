@@ -203,7 +203,7 @@ def _provenance(source: Source) -> Section:
              unknown.get((r["experiment"], r["replicate"]), 0)] for r in source.runs]  # fmt: skip
     section = Section("provenance", "Where every figure comes from")
     section.blocks.append(Note("A run's link leads to its manifest in results/store/; its requests and logs lie beside it. The links work while this file lies in results/report/."))
-    section.blocks.append(Table(f"{len(rows):,} runs", columns, rows))
+    section.blocks.append(_without_empty_columns(Table(f"{len(rows):,} runs", columns, rows)))
     settings: dict[tuple[str, str | None, str | None], list[int]] = {}
     for r in source.runs:
         settings.setdefault((r["experiment"], r["config"], r["versions"]), []).append(r["replicate"])

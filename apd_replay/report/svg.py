@@ -66,13 +66,17 @@ def picture(height: float, title: str, subtitle: str, *parts: str, width: float 
                viewBox=f"0 0 {_short(float(width))} {_short(float(height))}", width=width, height=height, font_family=FONT, role="img")
 
 
-def legend(entries: Sequence[tuple[str, str]], x: float, y: float) -> str:
-    """Colour and name, in a row. `entries`: (name, colour)."""
-    out = []
+def legend(entries: Sequence[tuple[str, str]], x: float, y: float, right: float = WIDTH) -> tuple[str, float]:
+    """Colour and name, in rows from `x` to `right`; and how far below `y` the last row stands."""
+    out, start, row = [], x, y
     for name, color in entries:
-        out += [tag("rect", x=x, y=y - 9, width=10, height=10, fill=color), words(x + 14, y, name, size=11)]
-        x += 14 + text_width(name, 11) + 16
-    return "".join(out)
+        shown = plain(name, 40)
+        width = 14 + text_width(shown, 11)
+        if x > start and x + width > right:
+            x, row = start, row + 15
+        out += [tag("rect", x=x, y=row - 9, width=10, height=10, fill=color), words(x + 14, row, shown, size=11)]
+        x += width + 12
+    return "".join(out), row - y
 
 
 def text_width(text: object, size: float) -> float:
