@@ -26,9 +26,9 @@ class Decided:
 
 
 def decide_all(connection: duckdb.DuckDBPyConnection, rules: Rules) -> Decided:
-    runs = _runs(connection)
+    runs = runs_of(connection)
     casts = casting(runs)
-    facts = _facts(runs)
+    facts = facts_of(runs)
     rows = {claim.id: gather(connection, claim.id) for claim in rules.claims if not claim.withdrawn}
     errata = gather(connection, "errata") if rules.errata else []
     evidence = [row for found in rows.values() for row in found] + errata
@@ -126,13 +126,13 @@ def _of(rows: list[Row], cast: Cast) -> list[Row]:
     return [row for row in rows if (row.engine, row.trace) == (cast.engine, cast.trace)]
 
 
-def _runs(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+def runs_of(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     names = schemas.RUNS.names
     rows = connection.execute(f"SELECT {', '.join(names)} FROM runs ORDER BY length(experiment), experiment, replicate").fetchall()
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _facts(runs: list[dict[str, Any]]) -> dict[str, list[fairness.Stated]]:
+def facts_of(runs: list[dict[str, Any]]) -> dict[str, list[fairness.Stated]]:
     facts: dict[str, list[fairness.Stated]] = defaultdict(list)
     for run in runs:
         facts[run["experiment"]].append(fairness.stated(run))

@@ -7,7 +7,7 @@ logged AS (
     UNION SELECT DISTINCT experiment, replicate, worker FROM worker_events
 ),
 trims AS (
-    SELECT experiment, replicate, worker, count(*) AS trims FROM worker_events WHERE kind = 'trim' GROUP BY ALL
+    SELECT experiment, replicate, worker, count(*) AS events FROM worker_events WHERE kind = 'trim' GROUP BY ALL
 ),
 peaks AS (
     SELECT experiment, replicate, worker, max(token_usage) AS peak FROM worker_samples WHERE kind = 'decode' GROUP BY ALL
@@ -18,7 +18,7 @@ failed AS (
 -- Without its log a D's trims and peak are unknown, not 0.
 per_d AS (
     SELECT w.experiment, w.replicate, w.worker, coalesce(f.rooms, 0)::DOUBLE AS failed_rooms,
-        CASE WHEN l.worker IS NOT NULL THEN coalesce(t.trims, 0)::DOUBLE END AS trims,
+        CASE WHEN l.worker IS NOT NULL THEN coalesce(t.events, 0)::DOUBLE END AS trims,
         p.peak AS peak_token_usage,
         CASE WHEN trims > 0 THEN failed_rooms / trims WHEN trims = 0 AND failed_rooms > 0 THEN 'inf'::DOUBLE END AS failed_per_trim
     FROM workers w

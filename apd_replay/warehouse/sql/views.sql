@@ -50,7 +50,7 @@ SELECT r.experiment, r.replicate, r.bootstrap_room AS room, r.session, r.turn, r
     r.dispatched_t, r.first_token_t, r.finished_t, r.status,
     CASE
         WHEN r.status <> 'error' THEN r.status
-        WHEN t.outcome IN ('real_failure', 'rejection', 'waiting_timeout', 'bootstrap_timeout') THEN t.outcome
+        WHEN t.logged IN ('real_failure', 'rejection', 'waiting_timeout', 'bootstrap_timeout') THEN t.logged
         WHEN r.error_kind = 'kv_transfer' THEN 'real_failure'
         WHEN r.error_kind = 'peer_dead' THEN 'rejection'
         WHEN r.error_kind IN ('waiting_timeout', 'bootstrap_timeout') THEN r.error_kind
@@ -59,7 +59,7 @@ SELECT r.experiment, r.replicate, r.bootstrap_room AS room, r.session, r.turn, r
     outcome IN ('real_failure', 'rejection', 'waiting_timeout', 'bootstrap_timeout') AS transfer_failed,
     t.shard
 FROM all_requests r
-LEFT JOIN (SELECT experiment, replicate, room, any_value(outcome) AS outcome, any_value(shard) AS shard FROM transfers GROUP BY ALL) t
+LEFT JOIN (SELECT experiment, replicate, room, any_value(outcome) AS logged, any_value(shard) AS shard FROM transfers GROUP BY ALL) t
     ON t.experiment = r.experiment AND t.replicate = r.replicate AND t.room = r.bootstrap_room
 WHERE r.bootstrap_room IS NOT NULL;
 
