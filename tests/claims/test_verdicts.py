@@ -229,8 +229,9 @@ def test_a_stated_difference_is_refused_and_an_unstated_value_named() -> None:
     assert compare([kvc, dp]).confounders == ("memory fraction is not stated", "hardware is not stated")
     assert "model" in (compare([kvc, facts(cluster="8dp", model="other")]).refused or "")
     assert "trace" in (compare([kvc, facts(cluster="8dp", trace_digest="other")]).refused or "")
-    memory = [facts(cluster=c, config={"cluster": {"server_args": ["--mem-fraction-static", m]}, }) for c, m in (("2p6d", "0.8"), ("8dp", "0.9"))]
-    assert all(s.facts["memory fraction"] for s in memory)
+    shapes = ({"prefill": 2, "decode": 6}, {"workers": 8})
+    memory = [facts(config={"cluster": {**c, "server_args": ["--mem-fraction-static", m]}}) for c, m in zip(shapes, ("0.8", "0.9"), strict=True)]
+    assert compare(memory).refused == "refused: KVC and DP differ in memory fraction (0.8 against 0.9)"
 
 
 def test_runs_of_one_design_may_differ() -> None:

@@ -3,7 +3,8 @@ WITH workers AS (
     SELECT DISTINCT experiment, replicate, decode_worker AS worker FROM requests WHERE path <> 'dp' AND decode_worker IS NOT NULL
 ),
 logged AS (
-    SELECT DISTINCT experiment, replicate, worker FROM worker_samples
+    SELECT DISTINCT experiment, replicate, worker FROM log_files
+    UNION SELECT DISTINCT experiment, replicate, worker FROM worker_samples
     UNION SELECT DISTINCT experiment, replicate, worker FROM worker_events
 ),
 trims AS (
