@@ -11,7 +11,7 @@ alone, since an answer's own time is not the trace's to say.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from math import ceil, exp, floor, log
 from random import Random
 from statistics import NormalDist
@@ -22,6 +22,7 @@ from apd_replay.trace.assembly import digest
 from apd_replay.trace.model import Session, Trace, Turn, shared_with_previous
 
 T = TypeVar("T")
+TRIES = 100  # random picks of a turn before the first that fits is taken
 
 
 def synthesize(name: str, parameters: dict[str, Any]) -> Trace:
@@ -30,8 +31,9 @@ def synthesize(name: str, parameters: dict[str, Any]) -> Trace:
     sessions, requests = parameters["sessions"], parameters["requests"]
     if requests < 2 * sessions:
         raise ConfigError("traces.yaml", f"{name}.requests", f"{requests} is too few for {sessions} sessions of at least two turns")
-    peaks = _shuffled(_peaks(parameters["peak_tokens"], sessions), rng)
-    firsts = _shuffled(_whole(_laid_out(_points(name, "first_prompt_tokens", parameters), sessions)), rng)
+    firsts_ascending = _whole(_laid_out(_points(name, "first_prompt_tokens", parameters), sessions))
+    # By rank: a longer first prompt belongs to a higher peak, so that every session has something to grow by.
+    peaks, firsts = zip(*_shuffled(list(zip(_peaks(parameters["peak_tokens"], sessions), firsts_ascending, strict=True)), rng), strict=True)
     growth = [peak - first for peak, first in zip(peaks, firsts, strict=True)]
     if min(growth) < 2:
         raise ConfigError("traces.yaml", f"{name}.peak_tokens", f"a session's peak of {min(peaks)} tokens leaves no room above its first prompt")
@@ -119,19 +121,29 @@ def _shares(total: int, weights: Sequence[float], least: int) -> list[int]:
 
 
 def _answers(name: str, lengths: list[int], turns: list[int], growth: list[int], rng: Random) -> list[list[int]]:
-    """Deal the answers out, longest first, each to a random free turn of a session that still has room for it.
+    """Deal the answers out, longest first, each to a random free turn of a session that has room for it.
 
-    All answers but a session's last one lie in its later prompts, with at least one new token each.
+    All answers but a session's last one lie in its later prompts, with at least one new token each. A session keeps room for
+    its other free turns, counted at the mean of the answers still to come, which only falls: so nobody is left without.
     """
     out: list[list[int]] = [[] for _ in turns]
     room = [g - (n - 1) for g, n in zip(growth, turns, strict=True)]
+    free = [k for k, n in enumerate(turns) for _ in range(n)]  # the session of every free turn
+    tokens_to_come = sum(lengths)
     for length in sorted(lengths, reverse=True):
-        weights = [n - len(o) if r >= length + (n - len(o) - 1) * lengths[0] else 0 for n, o, r in zip(turns, out, room, strict=True)]
-        bounds = list(accumulate(weights))
-        if not bounds[-1]:
+        tokens_to_come -= length
+        mean = tokens_to_come / (len(free) - 1) if len(free) > 1 else 0.0
+
+        def fits(turn: int, length: int = length, mean: float = mean) -> bool:
+            k = free[turn]
+            return room[k] >= length + (turns[k] - len(out[k]) - 1) * mean
+
+        tries = (int(rng.random() * len(free)) for _ in range(TRIES))
+        turn = next(filter(fits, chain(tries, range(len(free)))), None)
+        if turn is None:
             raise ConfigError("traces.yaml", f"{name}.output_tokens", f"no session has room for an answer of {length} tokens; peak_tokens are too small for these answers")
-        pick = rng.random() * bounds[-1]
-        k = next(i for i, bound in enumerate(bounds) if pick < bound)
+        k, free[turn] = free[turn], free[-1]
+        free.pop()
         out[k].append(length)
         room[k] -= length
-    return [_shuffled(o, rng) for o in out]
+    return [_shuffled(dealt, rng) for dealt in out]

@@ -24,7 +24,7 @@ from apd_replay.trace.synthesis import synthesize
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "config"
-DIGEST = "04e30f24ce6762df57221a800ee44a79a47c6284459a84c1cb76a29a7206a530"
+DIGEST = "7f8dabd87d7136a7f5de2d5489804578505c14c529c5e2a1fe5cf2e38c7cf157"
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,12 @@ def test_another_seed_is_another_trace_of_the_same_kind(parameters: dict[str, An
     other = synthesize("swebench-52", parameters | {"seed": 1})
     assert other.digest != trace.digest and statistics(other)["gap_s"] == statistics(trace)["gap_s"]
     assert sorted(s.peak_input for s in other.sessions) == sorted(s.peak_input for s in trace.sessions)
+
+
+@pytest.mark.parametrize("seed", range(0, 200, 10))
+def test_every_seed_makes_a_trace(parameters: dict[str, Any], seed: int) -> None:
+    small = synthesize("s", parameters | {"seed": seed, "sessions": 26, "requests": 2224})
+    assert small.requests == 2224 and statistics(small)["shorter_than_history"] == 0
 
 
 def test_a_trace_of_ones_own(tmp_path: Path, parameters: dict[str, Any]) -> None:
