@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 from apd_replay.report import charts, svg
 from apd_replay.report.charts import Dot, Heading
 from apd_replay.report.evidence import COLUMNS, Evidence, cells
-from apd_replay.report.model import Figure, Table
+from apd_replay.report.model import Figure, Table, stem
 from apd_replay.report.source import Row, natural, ordered
 
 HEADLINE = ("latency_mean", "latency_p50", "latency_p90", "latency_p99", "ttft_mean", "ttft_p50", "ttft_p90", "ttft_p99",
@@ -29,8 +28,7 @@ def _heading(e: Evidence, title: str, experiments: Sequence[str], ns: Sequence[i
 
 
 def _figure(e: Evidence, name: str, title: str, note: str, picture: str, rows: Sequence[Row]) -> Figure:
-    stem = re.sub(r"[^a-z0-9]+", "-", f"{e.claim} {name} {e.group.engine} {e.group.trace}".lower()).strip("-")[:90]
-    return Figure(stem, e.group.engine, title, note, picture, Table("Numbers", COLUMNS, cells(rows), engine=e.group.engine))
+    return Figure(stem(e.claim, name, e.group.engine, e.group.trace), e.group.engine, title, note, picture, Table("Numbers", COLUMNS, cells(rows), engine=e.group.engine))
 
 
 def _bars(e: Evidence, name: str, title: str, metrics: Sequence[str], label: str, scope_label: str, note: str) -> Figure | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +39,13 @@ class Figure:
     svg: str
     table: Table
     query: str = ""
+
+
+def stem(*parts: str) -> str:
+    """A file's name, without its ending, for a figure. Names that lose a character get a digest, so that two never share a file."""
+    whole = "-".join(parts)
+    name = re.sub(r"[^A-Za-z0-9@._-]+", "-", whole)[:90].strip("-.")
+    return name if name == whole else f"{name}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)

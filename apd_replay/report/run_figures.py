@@ -10,7 +10,7 @@ from typing import Any
 
 from apd_replay.report import charts, svg
 from apd_replay.report.charts import Heading, Panel, Strip
-from apd_replay.report.model import Figure, Link, Table
+from apd_replay.report.model import Figure, Link, Table, stem
 from apd_replay.report.numbers import MISSING, number, plain
 from apd_replay.report.source import Row, Source, natural, ordered, query_text
 
@@ -186,8 +186,7 @@ def _heading(title: str, run: Row, *more: str) -> Heading:
 
 
 def _figure(run: Row, name: str, title: str, note: str, picture: str, table: Table, query: str = "") -> Figure:
-    stem = re.sub(r"[^a-z0-9]+", "-", f"{name} {run['experiment']} {run['engine']} {run['trace']}".lower()).strip("-")[:90]
-    return Figure(stem, run["engine"], title, note, picture, table, query)
+    return Figure(stem(name, run["experiment"], run["engine"], run["trace"] or ""), run["engine"], title, note, picture, table, query)
 
 
 def _table(caption: str, columns: Sequence[str], rows: Sequence[Row], engine: str) -> Table:

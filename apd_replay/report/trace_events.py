@@ -70,8 +70,8 @@ def _requests(connection: duckdb.DuckDBPyConnection, pids: dict[str, int]) -> It
         facts = {k: plain(v, _NAME) if isinstance(v, str) else v for k, v in r.items() if v is not None}
         if r["scheduled_t"] < start:
             yield _slice("wait", SESSIONS_PID, session, r["scheduled_t"], start, "wait")
-        yield _slice(f"#{r['turn']} {r['path']}", SESSIONS_PID, session, start, end, r["path"], facts)
         worker = r["decode_worker"] or r["prefill_worker"]
+        yield _slice(f"#{r['turn']} {r['path']}", SESSIONS_PID, session, start, end, r["path"], {"worker": worker, "status": r["status"]} if worker else facts)
         if worker is not None:
             pid = pids[worker]
             lane, fresh = lanes.setdefault(worker, _Lanes()).take(start, end)
