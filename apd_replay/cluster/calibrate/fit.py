@@ -88,8 +88,9 @@ def of(rows: Sequence[Row], kind: str) -> list[Row]:
 
 def kv_bytes_per_token(shape: Row) -> int:
     """Layers x 2 x KV heads x head size x bytes a number."""
-    width = BYTES[shape.get("torch_dtype", "bfloat16")]
-    return int(shape["num_hidden_layers"]) * 2 * int(shape["num_key_value_heads"]) * int(shape["head_dim"]) * width
+    heads = shape.get("num_key_value_heads") or shape["num_attention_heads"]
+    size = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
+    return int(shape["num_hidden_layers"]) * 2 * int(heads) * int(size) * BYTES[shape.get("torch_dtype", "bfloat16")]
 
 
 def expert_share(shape: Row) -> float:

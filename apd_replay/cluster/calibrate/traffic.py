@@ -15,7 +15,7 @@ from apd_replay.errors import RunError
 from apd_replay.replay.client import Address, Client, Disconnected, Malformed
 
 TEMPERATURE = 1.0  # dummy weights and greedy decoding would send every token to the same experts
-FIRST_TOKEN_ID = 1000  # below are special ones in most vocabularies
+SPECIAL = 0.01  # share of a vocabulary, its lowest ids, that is left out: special tokens lie there
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Prompts:
         self._random, self._vocabulary = random.Random(seed), vocabulary
 
     def new(self, tokens: int) -> list[int]:
-        return self._random.choices(range(min(FIRST_TOKEN_ID, self._vocabulary - 1), self._vocabulary), k=tokens)
+        return self._random.choices(range(int(SPECIAL * self._vocabulary), self._vocabulary), k=tokens)
 
 
 async def generate(client: Client, to: Address, ids: Sequence[int], output_tokens: int, bootstrap: dict[str, Any] | None = None) -> Reply:

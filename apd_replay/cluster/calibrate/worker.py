@@ -25,7 +25,8 @@ from apd_replay.errors import RunError
 from apd_replay.replay.admission import ASK
 from apd_replay.replay.client import Address, Client
 
-SHAPE = ("num_hidden_layers", "num_key_value_heads", "head_dim", "num_experts", "num_experts_per_tok", "torch_dtype", "vocab_size", "max_position_embeddings")
+SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_experts", "num_experts_per_tok", "torch_dtype",
+         "vocab_size", "max_position_embeddings")  # fmt: skip
 WARM_UP = (64, 300, 900, 2048, 8192, 16384)  # kernels are chosen, compiled and captured by shape
 CALLS_IDLE = 40
 CALLS_CONTEXT = 2048
