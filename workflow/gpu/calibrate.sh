@@ -37,7 +37,7 @@ measure() { # NAMES PORTS COMMAND...: run it once the servers are there, else sh
     local names=$1 ports=$2 name
     shift 2
     if wait_healthy 240 $ports; then
-        "$@"
+        step "$@"
     else
         for name in $names; do echo "--- $name"; tail -n 20 "$LOGS/$name.log"; done
     fi
@@ -80,19 +80,25 @@ trap finish EXIT
 
 echo "$GPUS GPUs, $(nproc) cores, $(left) s, backends: ${BACKENDS[*]}"
 nvidia-smi topo -m > "$LOGS/topology.txt" 2>&1
-if [ "$GPUS" -ge 4 ]; then
+if [ "$GPUS" -ge 2 ]; then
     serve_worker "$BIG" 0 31000
     serve_worker "$SMALL" 1 32000
     measure_worker "$BIG" 31000 "$(left 420)" & GROUP[measuring-big]=$!
     measure_worker "$SMALL" 32000 "$(left 420)" & GROUP[measuring-small]=$!
-    links "$SMALL" 2 3 33000 "${BACKENDS[@]}"
-    links "$BIG" 2 3 34000 nixl
+    p=2 d=3
+    if [ "$GPUS" -lt 4 ]; then
+        wait "${GROUP[measuring-big]}" "${GROUP[measuring-small]}"
+        stop "worker-$BIG" "worker-$SMALL"
+        p=0 d=1
+    fi
+    links "$SMALL" $p $d 33000 "${BACKENDS[@]}"
+    links "$BIG" $p $d 34000 nixl
     wait "${GROUP[measuring-big]}" "${GROUP[measuring-small]}"
 else
     serve_worker "$BIG" 0 31000
     measure_worker "$BIG" 31000 "$(left 200)"
     stop "worker-$BIG"
-    links "$SMALL" 0 $((GPUS > 1 ? 1 : 0)) 33000 "${BACKENDS[@]}"
+    links "$SMALL" 0 0 33000 "${BACKENDS[@]}"
     serve_worker "$SMALL" 0 32000
     measure_worker "$SMALL" 32000 "$(left 120)"
 fi

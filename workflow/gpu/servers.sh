@@ -48,8 +48,14 @@ stop_all() { [ ${#GROUP[@]} -eq 0 ] || stop "${!GROUP[@]}"; }
 trap stop_all EXIT
 trap 'exit 143' TERM INT
 
+step() { # COMMAND...: in the foreground, but ended at once when the script is
+    "$@" &
+    GROUP[step]=$!
+    wait "$!"
+}
+
 wait_healthy() { # SECONDS PORTS...
     local limit=$1
     shift
-    python3 workflow/gpu/wait_healthy.py "$(left "$limit")" "${@/#/http://127.0.0.1:}"
+    step python3 workflow/gpu/wait_healthy.py "$(left "$limit")" "${@/#/http://127.0.0.1:}"
 }

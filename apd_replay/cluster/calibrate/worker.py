@@ -30,7 +30,7 @@ SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_val
 WARM_UP = (64, 300, 900, 2048, 8192, 16384)  # kernels are chosen, compiled and captured by shape
 CALLS_IDLE = 40
 CALLS_CONTEXT = 2048
-CALLS_TOKENS = 400
+CALLS_TOKENS = 200
 
 # SGLang's own call that waits for the scheduler, and the one that reads a snapshot in shared memory (read in 0.5.15.post1).
 COUPLED, SNAPSHOT = "/server_info", "/v1/loads"
