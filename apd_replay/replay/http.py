@@ -36,6 +36,7 @@ from apd_replay.replay.prompts import Prompts
 
 BUILD_AHEAD_S = 1.0  # how long before its time a prompt is built: early enough to be ready, late enough to hold few of them
 PEER_WORD_S = 1.0  # after one of P and D failed: how long the other may take to say why
+CLOSE_LIMIT_S = 5.0  # a D that hangs must not keep the run open
 KEPT_TOKENS_SLACK = 64  # a page, at most, of a session's history may be computed again before its slot counts as lost
 
 
@@ -135,7 +136,7 @@ class HttpDriver:
                 case AskAdmission(request):
                     self._start(self._ask(request))
                 case CloseSession(session, worker):
-                    self._start(admission.close(self._client, self.targets.decode[worker], session))
+                    self._start(self._close(session, worker))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -182,6 +183,11 @@ class HttpDriver:
                 answer = await admission.ask(self._client, to, request, self.settings.output_reserve_tokens)
         self._late[request.id] = 0.0  # what follows is measured from the answer
         self._do(self.core.admission_answered(self.now(), request, answer))
+
+    async def _close(self, session: str, worker: int) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await admission.close(self._client, self.targets.decode[worker], session)
 
     async def _serve(self, request: Request, decided_t: float) -> None:
         self._build(request)
