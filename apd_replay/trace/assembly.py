@@ -114,7 +114,7 @@ def _root(row: Row, by_chat: dict[str | None, Row]) -> str:
     seen = set()
     while row.parent in by_chat:
         if row.chat in seen:
-            raise RowError("parent_chat_id", f"the parents of chat {row.chat} (line {row.line}) form a loop")
+            raise RowError("parent_chat_id", f"the parents of the request in line {row.line} form a loop")
         seen.add(row.chat)
         row = by_chat[row.parent]
     assert row.chat is not None

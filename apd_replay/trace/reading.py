@@ -14,7 +14,7 @@ from apd_replay.errors import InputError
 from apd_replay.trace.assembly import Assembly, assemble
 from apd_replay.trace.formats import formats
 from apd_replay.trace.model import Trace
-from apd_replay.trace.rows import Format, Record, Row, RowError
+from apd_replay.trace.rows import Format, Record, Row, RowError, named
 from apd_replay.trace.source import Broken, Source, open_source, records
 
 LENIENT = "mend the line, or leave such rows out with --lenient"
@@ -96,7 +96,7 @@ def detect(source: Source) -> Format:
     for candidate in formats().values():
         if candidate.matches(shape, keys):
             return candidate
-    found = ", ".join(sorted(keys)[:8]) or "no JSON object in the first lines"
+    found = ", ".join(map(named, sorted(keys)[:8])) or "no JSON object in the first lines"
     raise InputError(source.file, f"no known trace format; its fields: {found}", line=1,
                      remedy=f"known: {', '.join(formats())} (docs/traces.md has their fields)")
 
@@ -140,7 +140,7 @@ def _rows(source: Source, format_: Format, reading: Reading, lenient: bool) -> I
                 reading.exact_duplicates.append(row.line)
             else:
                 reading.conflicts.append((first.line, row.line))
-                reject(row.line, None, f"the same request as line {first.line} ({' '.join(filter(None, key or ()))}) with other content: neither is known to be right")
+                reject(row.line, None, f"the same request as line {first.line} ({' '.join(named(part) for part in key or () if part)}) with other content: neither is known to be right")
 
 
 def _identity(row: Row) -> tuple[str | None, ...] | None:

@@ -160,6 +160,11 @@ def ticks(record: Record, column: str) -> int:
     return int(moment.timestamp()) * 10_000_000 + int(tail[:digits][:7].ljust(7, "0"))
 
 
+def named(name: str) -> str:
+    """A name out of a file as a message shows it: on one line, and short."""
+    return name if name.isprintable() and len(name) <= 40 else _shown(name)
+
+
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -51,7 +51,10 @@ def open_source(file: Path) -> Source:
         return Source(file, text, "json_document")
     if start == "{":
         return Source(file, text, "json_document" if _spread_over_lines(text) else "json_lines")
-    header = next(csv.reader([text.split("\n", 1)[0].rstrip("\r")]), [])
+    try:
+        header = next(csv.reader(io.StringIO(text, newline="")), [])
+    except csv.Error as error:
+        raise InputError(file, f"neither JSON nor CSV: {error}", line=1) from None
     return Source(file, text, "csv", tuple(name.strip() for name in header))
 
 
@@ -143,7 +146,7 @@ def _csv_rows(source: Source) -> Iterator[tuple[int, dict[str, Any]] | Broken]:
             if not row or row == [""]:
                 pass
             elif len(row) != len(source.header):
-                yield Broken(line, None, f"expected {len(source.header)} values ({','.join(source.header)}), found {len(row)}")
+                yield Broken(line, None, f"expected {len(source.header)} values, one a column of the header, found {len(row)}")
             else:
                 yield line, dict(zip(source.header, row, strict=True))
             line = end

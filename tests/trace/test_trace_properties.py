@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from apd_replay.errors import InputError
 from apd_replay.trace import table
 from apd_replay.trace.reading import read
 from apd_replay.trace.statistics import statistics
@@ -93,3 +94,24 @@ def test_any_change_changes_the_digest(tmp_path: Path, rows: list[dict[str, Any]
         row[field] = {}
         with pytest.raises(Exception, match=f"column {field}"):
             read(lay(tmp_path, rows))
+
+
+SAMPLES = (
+    b'{"session_id":"a","turn":1,"timestamp":0,"input_length":700,"output_length":5,"hash_ids":[1,2]}\n{"session_id":"a","turn":2,"timestamp":2.5,"input_length":900,"output_length":"5"}\n',
+    b'[{"chat_id":1,"parent_chat_id":-1,"timestamp":0,"input_length":16,"output_length":1,"hash_ids":[1]}]',
+    b'{"id":"c","requests":[{"t":0,"in":64,"out":1,"hash_ids":[1]},{"t":1,"type":"subagent","requests":[{"t":1,"in":9,"out":1}]}]}',
+    b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.9799600,5,1\r\n",
+    b"session_id,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms\n0,0,0,9,1,20\n",
+)
+PIECES = st.sampled_from([b"", b"null", b"1e999", b"-1", b"[]", b"{}", b'""', b"NaN", b"9" * 30, b"true", b"\n", b"\r", b"\x00", b"\xff", b'"', b","])
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sample=st.sampled_from(SAMPLES), at=st.floats(0, 1), cut=st.integers(0, 8), piece=PIECES, lenient=st.booleans())
+def test_a_damaged_file_is_read_or_refused_in_one_line(tmp_path: Path, sample: bytes, at: float, cut: int, piece: bytes, lenient: bool) -> None:
+    k = int(at * len(sample))
+    (tmp_path / "t.jsonl").write_bytes(sample[:k] + piece + sample[k + cut :])
+    try:
+        read(tmp_path / "t.jsonl", lenient=lenient)
+    except InputError as error:
+        assert "\n" not in str(error) and "t.jsonl" in str(error)
