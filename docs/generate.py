@@ -43,6 +43,8 @@ def config_page() -> str:
         files, what = CONFIG_FILES.get(name, (f"config/{name}.yaml", schema.get("description", "")))
         out += [f"## {files}", "", what, "", "| key | type | default | meaning |", "| --- | --- | --- | --- |"]
         out += [*_keys(schema, ""), ""]
+        for part, rule in schema.get("$defs", {}).items():
+            out += [f"An `{part}`:", "", "| key | type | default | meaning |", "| --- | --- | --- | --- |", *_keys(rule, ""), ""]
     return "\n".join(out)
 
 
@@ -53,13 +55,16 @@ def _keys(schema: dict[str, Any], prefix: str) -> list[str]:
         default = "required" if key in required else f"`{json.dumps(rule['default'])}`" if "default" in rule else ""
         rows.append(f"| `{prefix}{key}` | {_cell(_type(rule))} | {_cell(default)} | {_cell(rule.get('description', ''))} |")
         rows += _keys(rule, f"{prefix}{key}.")
-    inner = schema.get("additionalProperties")
-    if isinstance(inner, dict) and "properties" in inner:
-        rows += _keys(inner, f"{prefix}NAME.")
+    for inner, step in ((schema.get("additionalProperties"), "NAME."), (schema.get("items"), "")):
+        if isinstance(inner, dict) and "properties" in inner:
+            rows += _keys(inner, prefix + step)
     return rows
 
 
 def _type(rule: dict[str, Any]) -> str:
+    reference = rule.get("$ref") or (rule.get("items") or {}).get("$ref")
+    if reference:
+        return ("array of " if "items" in rule else "") + str(reference).rsplit("/", 1)[-1]
     if "enum" in rule:
         return ", ".join(f"`{value}`" for value in rule["enum"])
     kinds = rule.get("type", "any")

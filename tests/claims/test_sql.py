@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from apd_replay.claims.rules import load
 
 from .conftest import World
 
+ROOT = Path(__file__).parents[2]
 CLAIMS = ("s0", "s1", "s2", "s3", "s4", "s5", "s7", "s8", "s9", "headline")
 
 
@@ -203,9 +206,16 @@ def test_headline_goodput_throughput_and_warm_up(world: World) -> None:
     assert world.value("headline", "throughput", experiment="E0@warm") == 2.2
 
 
-def test_every_claim_of_the_configuration_has_its_sql() -> None:
-    from pathlib import Path
-
-    for claim in load(Path("config")).claims:
-        if not claim.withdrawn:
-            assert question(claim.id)
+def test_every_claim_of_the_configuration_has_its_sql_and_every_metric_its_place_in_the_docs() -> None:
+    page = (ROOT / "docs/claims.md").read_text()
+    rows = dict(re.findall(r"^\| (\w+) \| (.*) \|$", page.split("## The names of the evidence")[1], re.MULTILINE))
+    claims = load(ROOT / "config").claims
+    for name in [*(c.id for c in claims if not c.withdrawn), "errata"]:
+        sql = question(name)
+        metrics = set(re.findall(r"'(\w+)' AS metric", sql))
+        for columns in re.findall(r"UNPIVOT \w+ ON ([\w,\s]+?)\s+INTO NAME metric", sql):
+            metrics |= {c.strip() for c in columns.split(",")}
+        metrics |= {e.name for c in claims if c.id == name for e in c.effects}
+        assert metrics
+        families = {p + q for p in ("ttft_", "response_") for q in ("mean", "p50", "p90", "p99")} if name == "headline" else set()
+        assert {m for m in metrics if f"`{m}`" not in rows[name]} - families == set(), name

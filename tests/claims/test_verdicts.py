@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from apd_replay.claims.verdicts import State, condition, decide
 from apd_replay.warehouse import database
 
 from .conftest import World
+
+CONFIG = Path(__file__).parents[2] / "config"
 
 
 def effect(**more: Any) -> Effect:
@@ -96,9 +99,8 @@ def test_a_figure_over_all_replicates_is_tested_itself() -> None:
 
 
 def claim(**more: Any) -> Claim:
-    base = dict(id="s", statement="", structural=None, impact="", need_all=True, effects=(), engines=None, assumed_by_simulator=False, confounders=(),
-                fix=None, fix_effect=None, notes={}, withdrawn=None)  # fmt: skip
-    return Claim(**{**base, **more})
+    base = Claim("s", "", None, "", True, (), None, False, (), None, None, {}, None)
+    return replace(base, **more)
 
 
 MET, NOT, OPEN = [1.5, 1.6, 1.7], [0.1, 0.2, 0.3], [0.9, 1.5, 1.6]
@@ -160,7 +162,7 @@ def test_withdrawn_stays_withdrawn() -> None:
 
 def verdicts(world: World) -> dict[tuple[str, str], dict[str, Any]]:
     with database.connect(world.results) as connection:
-        decided = decide_all(connection, load(Path("config")))
+        decided = decide_all(connection, load(CONFIG))
     return {(v["claim"], v["trace"]): v for v in decided.verdicts}
 
 
@@ -195,7 +197,7 @@ def test_every_engine_and_trace_has_its_own_row_and_a_part_is_played_by_its_base
     replicates(world, "E6@acg", [3.0, 3.2, 3.4], errors=2, cluster="8dp", trace="acg")
     found = verdicts(world)
     assert found["headline", "t"]["verdict"] == "holds" and found["headline", "acg"]["verdict"] == "refuted"
-    assert len(found) == 2 * len(load(Path("config")).claims)
+    assert len(found) == 2 * len(load(CONFIG).claims)
 
 
 def test_failed_runs_play_no_part_and_other_hardware_is_named() -> None:

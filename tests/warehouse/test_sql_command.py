@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from apd_replay import schemas
 from apd_replay.errors import ApdError, InputError
 from apd_replay.warehouse import database
 from apd_replay.warehouse.command import sql
@@ -30,6 +31,15 @@ def test_a_folder_without_runs_has_all_tables_and_no_row(results: Path) -> None:
     assert found >= {"runs", "turns", "requests", "sessions", "attempts", "links", "evidence", "verdicts", "worker_samples", "transfers"}
     for table in found:
         assert ask(results, f"SELECT * FROM {table}").num_rows == 0
+
+
+def test_every_view_and_macro_is_documented(results: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/results.md").read_text()
+    views = {r["view_name"] for r in ask(results, "SELECT view_name FROM duckdb_views() WHERE NOT internal").to_pylist()} - set(schemas.TABLES) | {"requests"}
+    macros = {r["function_name"] for r in ask(results, "SELECT function_name FROM duckdb_functions() WHERE NOT internal AND function_type LIKE '%macro'").to_pylist()}
+    assert len(views) > 5 and len(macros) > 3
+    assert {v for v in views if f"| `{v}` |" not in page} == set()
+    assert {m for m in macros if f"| `{m}(" not in page} == set()
 
 
 def test_forms(results: Path) -> None:
