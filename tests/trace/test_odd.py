@@ -207,6 +207,13 @@ def test_csv_rows_of_another_width(write: Any) -> None:
     assert lines_of(read(file, lenient=True)[1]) == [3, 4]
 
 
+def test_csv_with_a_field_beyond_reason(write: Any) -> None:
+    with pytest.raises(InputError, match="neither JSON nor CSV"):
+        read(write("a.csv", "x" * 200_000))
+    with pytest.raises(InputError, match=r"a\.csv:2: not valid CSV"):
+        read(write("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens", "x" * 200_000))
+
+
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"{}\n", b"[]", b"TIMESTAMP,ContextTokens,GeneratedTokens\n", b"\x00\x01\x02"])
 def test_nothing_to_read(write: Any, content: bytes) -> None:
     with pytest.raises(InputError):
