@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,31 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 LAST_LINES = 15
+KILL_LIMIT_S = 10.0  # SIGKILL takes a moment where much memory is given back
+
+
+class Warden:
+    """Kills the groups it watches if we die without stopping them (warden.py). `close` after they have been stopped."""
+
+    def __init__(self) -> None:
+        script = Path(__file__).with_name("warden.py")
+        self._child = subprocess.Popen([sys.executable, "-S", "-E", str(script)], stdin=subprocess.PIPE, start_new_session=True, text=True)
+
+    def watch(self, group: int) -> None:
+        self._say(f"+{group}")
+
+    def forget(self, group: int) -> None:
+        self._say(f"-{group}")
+
+    def _say(self, line: str) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(line + "\n")
+        self._child.stdin.flush()
+
+    def close(self) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait()
 
 
 class Process:
@@ -35,6 +61,7 @@ class Process:
 
     @property
     def pid(self) -> int:
+        """Of the server and of its process group."""
         return self._child.pid
 
     @property
@@ -55,6 +82,17 @@ class Process:
         ending = f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
         return f"{self.name} {ending}; its last lines ({self.log}):\n{self.last_lines()}"
 
+    def ask_to_end(self) -> None:
+        self._signal_group(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """The whole group, also where its leader has gone: its children may not have."""
+        deadline = time.monotonic() + KILL_LIMIT_S
+        while self._signal_group(signal.SIGKILL) and time.monotonic() < deadline:
+            self._child.poll()
+            time.sleep(0.02)
+        self._child.wait()
+
     def _signal_group(self, number: signal.Signals) -> bool:
         """False where nobody is left in the group."""
         try:
@@ -64,15 +102,12 @@ class Process:
         return True
 
 
-def stop(processes: Sequence[Process], grace_s: float = 5.0) -> None:
-    """Ask all groups to end, kill what is left after `grace_s`, and wait until each group is empty."""
+def stop(processes: Sequence[Process], grace_s: float) -> None:
+    """Ask all to end, and kill what is left after `grace_s`."""
     for process in processes:
-        process._signal_group(signal.SIGTERM)
+        process.ask_to_end()
     deadline = time.monotonic() + grace_s
     while time.monotonic() < deadline and any(p.exit_status is None for p in processes):
         time.sleep(0.05)
-    for process in processes:  # also where the leader has gone: its children may not have
-        while process._signal_group(signal.SIGKILL):
-            process._child.poll()
-            time.sleep(0.02)
-        process._child.wait()
+    for process in processes:
+        process.kill()

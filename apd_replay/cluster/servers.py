@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from apd_replay.cluster.process import Process, stop
+from apd_replay.cluster.process import Process, Warden, stop
 from apd_replay.errors import RunError
 from apd_replay.replay.client import Address
 
+GRACE_S = 5.0
 START_LIMIT_S = 900.0  # a large model reads its weights from a slow disk for minutes; a server that dies is noticed at once
 
 
@@ -43,6 +44,7 @@ class Servers:
 
     def __enter__(self) -> Servers:
         self._scratch = tempfile.TemporaryDirectory(prefix="apd-")
+        self._warden = Warden()
         try:
             self._start([s for s in self.servers if s.role != "router"])
             self._start([s for s in self.servers if s.role == "router"])
@@ -52,7 +54,10 @@ class Servers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        stop(list(self.processes.values()))
+        stop(list(self.processes.values()), GRACE_S)
+        for process in self.processes.values():
+            self._warden.forget(process.pid)
+        self._warden.close()
         self._scratch.cleanup()
 
     def check(self) -> None:
@@ -79,7 +84,9 @@ class Servers:
             environment = dict(server.environment)
             if server.loopback_only and (shield := self._loopback_library()) is not None:
                 environment["LD_PRELOAD"] = ":".join(filter(None, [str(shield), environment.get("LD_PRELOAD", "")]))
-            self.processes[server.name] = Process(server.name, server.argv, environment, self.logs / f"{server.name}.log")
+            process = Process(server.name, server.argv, environment, self.logs / f"{server.name}.log")
+            self._warden.watch(process.pid)
+            self.processes[server.name] = process
         waiting = {s.name: s.marker for s in servers if s.marker is not None}
         read = dict.fromkeys(waiting, 0)
 
