@@ -28,6 +28,7 @@ COLUMNS = {
     },
 }  # fmt: skip
 FRACTIONS = frozenset({"token_usage", "preallocated_usage", "throughput"})
+AMBIGUOUS = "#prealloc-req"
 _SHOWS_PREFILL = frozenset({"#bootstrap-req", "#unbootstrapped-req", "#inflight-req", "#transferring-req"})
 _SHOWS_DECODE = frozenset({"pre-allocated usage", "#transfer-req"})
 _NEEDED = {"prefill": ("#queue-req",), "decode": ("#queue-req", "gen throughput (token/s)")}
@@ -41,35 +42,45 @@ def read(message: str, head: re.Match[str], role: str | None) -> tuple[dict[str,
     kind = head[1].lower()
     row: dict[str, Any] = {"kind": kind}
     rest = {"iteration": head[2]} if head[2] else {}
-    keys = set()
-    for part in message[head.end() :].rstrip(" ,").split(", "):
-        key, colon, value = part.rpartition(": ")
-        if not colon or not key or not value:
-            return None, None
-        keys.add(key)
+    pairs = split(message, head)
+    if pairs is None:
+        return None, None
+    keys = {key for key, _ in pairs}
+    shown = "prefill" if keys & _SHOWS_PREFILL else "decode" if keys & _SHOWS_DECODE else None
+    for key, value in pairs:
         column = COLUMNS[kind].get(key)
-        if key == "#prealloc-req" and kind == "prefill" and role == "decode":
+        if key == AMBIGUOUS and kind == "prefill" and (shown or role) == "decode":
             column = "prealloc_queue"
-        number = None if column is None or column in row else _number(value, column)
-        if number is None:
+        figure = None if column is None or column in row else number(value, column)
+        if figure is None:
             rest[key] = value
         else:
-            row[column or ""] = number
-    if not all(key in keys for key in _NEEDED[kind]):
-        return None, None
+            row[column or ""] = figure
     if rest:
         row["rest"] = json.dumps(rest, ensure_ascii=False)
-    shown = "prefill" if keys & _SHOWS_PREFILL else "decode" if keys & _SHOWS_DECODE else None
     return row, shown
 
 
-def _number(value: str, column: str) -> float | int | None:
+def split(message: str, head: re.Match[str]) -> list[tuple[str, str]] | None:
+    """The line's `key: value` pairs; None: the line is cut."""
+    pairs = []
+    for part in message[head.end() :].rstrip(" ,").split(", "):
+        key, colon, value = part.rpartition(": ")
+        if not colon or not key or not value:
+            return None
+        pairs.append((key, value))
+    keys = [key for key, _ in pairs]
+    return pairs if all(key in keys for key in _NEEDED[head[1].lower()]) else None
+
+
+def number(value: str, column: str) -> float | int | None:
+    """The value as its column holds it; None where it does not fit."""
     if column in FRACTIONS:
         return float(value) if _FLOAT.fullmatch(value) else None
     if len(value) > 19 or not _INT.fullmatch(value):
         return None
-    number = int(value)
-    return number if abs(number) < _LIMIT.get(column, 1 << 31) else None
+    figure = int(value)
+    return figure if abs(figure) < _LIMIT.get(column, 1 << 31) else None
 
 
 def is_cut_head(message: str) -> bool:

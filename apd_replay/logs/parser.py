@@ -11,14 +11,14 @@ from collections import Counter
 from typing import Any
 
 from apd_replay.logs import batch, events, failures, known, server_args, time_stats
-from apd_replay.logs.prefix import Piece, epoch, pieces, strip_terminal, unwrap
+from apd_replay.logs.prefix import STAMP, Piece, epoch, pieces, strip_terminal, unwrap
 from apd_replay.logs.request_log import read as read_request_log
 from apd_replay.logs.shapes import Shapes
 from apd_replay.logs.tracebacks import Traceback, is_exception_line, is_start
 
 DETAIL_LENGTH = 500
 _BEST_FIRST = ("row", "cut", "unknown", "known")
-_EVIDENCE_ROWS = 5_000  # clock evidence kept of one log
+EVIDENCE_ROWS = 5_000  # clock evidence kept of one log
 
 Row = dict[str, Any]
 
@@ -99,7 +99,7 @@ class LogParser:
         if piece.lead == "\0":  # text in front of a stamp: a line of its own if a rule knows it
             return self._bare(piece, number, offset, orphan=True)
         if piece.stamp is not None:
-            self._saw(piece.stamp)
+            self.saw(piece.stamp)
         if piece.tags:
             self.tags.add(piece.tags)
         head = batch.HEAD.match(message)
@@ -109,7 +109,18 @@ class LogParser:
             return self._message(piece, number, offset)
         return self._bare(piece, number, offset)
 
-    def _saw(self, stamp: float) -> None:
+    @property
+    def has_served_enough(self) -> bool:
+        return len(self.served) >= EVIDENCE_ROWS
+
+    def saw_line(self, raw: bytes) -> None:
+        """A line that is known to hold nothing but its stamp."""
+        match = STAMP.match(raw.decode())
+        stamp = epoch(match[1], match[2], match[3]) if match else None
+        if stamp is not None:
+            self.saw(stamp)
+
+    def saw(self, stamp: float) -> None:
         if self.first_stamp is None:
             self.first_stamp = stamp
         self.last_stamp = stamp
@@ -118,8 +129,8 @@ class LogParser:
         row, shown = batch.read(piece.message, head, self.role)
         if row is None:
             return "cut", head[1].lower() + " (cut)", None
-        self._role(shown)
-        return "row", row["kind"], self._keep(self.samples, row, piece, number, offset)
+        self.tell_role(shown)
+        return "row", row["kind"], self._keep(self.samples, row, piece, number, offset, shown)
 
     def _message(self, piece: Piece, number: int, offset: int) -> tuple[str, str, Row | None]:
         """A message behind a stamp or tags."""
@@ -164,17 +175,18 @@ class LogParser:
         row = {"kind": rule.kind, "detail": message[:DETAIL_LENGTH]}
         if match is not None:
             row.update(_fields(match.groupdict()))
-        self._role(rule.role)
-        return "row", rule.kind, self._keep(self.events, row, piece, number, offset)
+        self.tell_role(rule.role)
+        return "row", rule.kind, self._keep(self.events, row, piece, number, offset, rule.role)
 
     def _failure(self, message: str, head: Any, piece: Piece, number: int, offset: int) -> tuple[str, str, Row | None]:
         row, complete = failures.read(message, head)
-        self._role(row.pop("side"))
+        side = row.pop("side")
+        self.tell_role(side)
         rest = row.pop("rest")
         name = rest["head"]
         if rest.get("no_kv_transfer_error") or not complete:
             name += " (no reason on the line)"
-        kept = self._keep(self.events, row, piece, number, offset)
+        kept = self._keep(self.events, row, piece, number, offset, side)
         if complete:
             kept["rest"] = failures.as_json(rest)
         else:
@@ -187,10 +199,11 @@ class LogParser:
         row = time_stats.read(message)
         if row is None:
             return "cut", "time stats (cut)", None
-        self._role(row.get("side") if row.get("side") in ("prefill", "decode", "unified") else None)
-        if piece.stamp is not None and "entry_ts" in row and len(self.entry_gaps) < _EVIDENCE_ROWS:
+        side = row.get("side") if row.get("side") in ("prefill", "decode", "unified") else None
+        self.tell_role(side)
+        if piece.stamp is not None and "entry_ts" in row and len(self.entry_gaps) < EVIDENCE_ROWS:
             self.entry_gaps.append(piece.stamp - row["entry_ts"])
-        return "row", "time stats", self._keep(self.stats, row, piece, number, offset)
+        return "row", "time stats", self._keep(self.stats, row, piece, number, offset, side)
 
     def _launch(self, message: str) -> tuple[str, str, Row | None]:
         arguments = server_args.read(message)
@@ -200,7 +213,7 @@ class LogParser:
         if arguments is None:
             return "cut", "server_args (cut)", None
         self.arguments = arguments
-        self._role(server_args.role(arguments))
+        self.tell_role(server_args.role(arguments))
         return "known", "server_args", None
 
     def _exception(self, message: str, piece: Piece, number: int, offset: int) -> tuple[str, str, Row | None]:
@@ -215,7 +228,7 @@ class LogParser:
         return "row", "exception", kept
 
     def _access(self, access: Any, stamp: float | None) -> tuple[str, str, Row | None]:
-        if access["method"] == "POST" and stamp is not None and len(self.served) < _EVIDENCE_ROWS:
+        if access["method"] == "POST" and stamp is not None and len(self.served) < EVIDENCE_ROWS:
             self.served.append(stamp)
         if access["status"][0] == "5":
             self.counts["access 5xx"] += 1
@@ -231,7 +244,7 @@ class LogParser:
         if self.unexplained is not None and not orphan:
             return self._reason(text)
         if message[0].isspace():
-            self._role(_role_of_frame(text))
+            self.tell_role(_role_of_frame(text))
             return "known", "continuation", None
         if (router := known.ROUTER.match(message)) is not None:
             return self._router(router)
@@ -283,10 +296,10 @@ class LogParser:
     def _router(self, match: Any) -> tuple[str, str, Row | None]:
         stamp = epoch(match["date"], match["time"], match["fraction"])
         if stamp is not None:
-            self._saw(stamp)
+            self.saw(stamp)
         if ".rs:" in match["rest"]:
-            self._role("router")
-            if "started processing request" in match["rest"] and "method=POST" in match["rest"] and stamp is not None and len(self.served) < _EVIDENCE_ROWS:
+            self.tell_role("router")
+            if "started processing request" in match["rest"] and "method=POST" in match["rest"] and stamp is not None and len(self.served) < EVIDENCE_ROWS:
                 self.served.append(stamp)
             return "known", "router", None
         return "known", "other logger", None
@@ -310,18 +323,21 @@ class LogParser:
 
     # shared ---------------------------------------------------------------------------------------------------------
 
-    def _keep(self, rows: list[Row], row: Row, piece: Piece, number: int, offset: int) -> Row:
-        row.update(file=self.file, line=number, offset=offset, launch=self.launch, role=self.role, ts=piece.stamp, tags=piece.tags)
+    def _keep(self, rows: list[Row], row: Row, piece: Piece, number: int, offset: int, role: str | None = None) -> Row:
+        """Put the row with its place. `role`: what the line itself shows; else what the log has shown so far."""
+        row.update(file=self.file, line=number, offset=offset, launch=self.launch, role=role or self.role, ts=piece.stamp, tags=piece.tags)
         if piece.lead or self._lead:
             lead = {"ray": piece.lead} if piece.lead else {"lead": self._lead[:DETAIL_LENGTH]}
             row["rest"] = json.dumps({**json.loads(row.get("rest") or "{}"), **lead}, ensure_ascii=False)
         rows.append(row)
         return row
 
-    def _role(self, role: str | None) -> None:
+    def tell_role(self, role: str | None) -> None:
+        """A log's role is what its server arguments or, without them, its first telling line say."""
         if role is not None:
-            self.role = role
             self.roles.add(role)
+            if self.role is None:
+                self.role = role
 
     def _year(self) -> int | None:
         """glog stamps have no year: that of the last stamp before."""

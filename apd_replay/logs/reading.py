@@ -12,7 +12,7 @@ from typing import IO
 
 from apd_replay.errors import InputError
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 1 << 22
 LINE_LIMIT = 1 << 20  # a longer line is counted and not read
 _ROTATED = re.compile(r"(?:\.gz|\.\d{1,4}|\.\d{4}-\d\d-\d\d(?:[_-]\d\d)?)+$")
 _SUFFIX = re.compile(r"\.(?:log|txt|out|err|jsonl)$")
