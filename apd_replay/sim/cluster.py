@@ -20,7 +20,7 @@ from apd_replay.sim.link import Link, Outage, Peer
 from apd_replay.sim.loglines import WorkerLog
 from apd_replay.sim.noise import Noise
 from apd_replay.sim.prefill import PrefillWorker
-from apd_replay.sim.prefixes import PrefixCache, SharedHeads
+from apd_replay.sim.prefixes import SharedHeads
 from apd_replay.sim.unified import UnifiedWorker
 
 BOOTSTRAP_TIMEOUT_S = 300.0  # SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT, on P
@@ -61,7 +61,7 @@ class Cluster:
             for i in range(shape["workers"]):
                 self.unified.append(UnifiedWorker(clock, self._cost, self._open_log(f"worker-{i}"), self, self.pool_tokens, retraction=retraction, heads=heads))
         self._start_up(experiment)
-        self._caches: list[PrefixCache] = [*(w.cache for w in self.prefill), *(w.cache for w in self.unified)]
+        self._caching: list[PrefillWorker | UnifiedWorker] = [*self.prefill, *self.unified]
         timeout = experiment["request_timeout_s"]
         self._client_timeout_s = timeout
         self._client_limit = Deadlines(clock, timeout, lambda job, since: job.stage is not Stage.GONE, self._client_gave_up)
@@ -97,8 +97,9 @@ class Cluster:
 
     def send(self, request: Request) -> None:
         job = Job(request, self._noise.factor(request.session, request.turn))
-        for cache in self._caches:
-            cache.limit(request.session, request.history_tokens)
+        if request.turn:
+            for worker in self._caching:
+                worker.limit(request.session, request.history_tokens)
         self._client_limit.start(job)
         if self.unified:
             self.unified[job.decode].submit(job)
@@ -214,7 +215,10 @@ class Cluster:
                 yield f"{name}-{i}", {"running": w.batch.n, "waiting": w.queued() + sum(q or 0 for q in queues.values()), "used_tokens": used, "total_tokens": w.pool,
                                       "token_usage": round(used / w.pool, 4), **queues}  # fmt: skip
 
-    def close_logs(self) -> None:
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for log in self._logs:
             log.close()
 

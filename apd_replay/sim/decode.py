@@ -105,7 +105,7 @@ class DecodeWorker(Worker):
     def _budget(self) -> int:
         """Tokens that may be preallocated: free, less a reserve for all under way, or what the longest running request may still need."""
         batch = self.batch
-        reserve = RESERVED_TOKENS * (batch.n + len(self.transfer) + len(self.arrived) + len(self.waiting))
+        reserve = RESERVED_TOKENS * (batch.n + len(self.transfer) + len(self.arrived) + len(self.waiting) + len(self.prefilling))
         if batch.n:
             longest = max(job.input + (job.output if job.output < CLIP_TOKENS else CLIP_TOKENS) for job in batch.jobs)
             reserve = max(reserve, longest - batch.context)
@@ -309,11 +309,11 @@ class DecodeWorker(Worker):
     def queued(self) -> int:
         return len(self.waiting) + len(self.arrived)
 
-    def decode_line(self, token: int, throughput: float) -> str:
-        return (f"Decode batch, #running-req: {self.batch.n}, #token: {token}, token usage: {token / self.pool:.2f}, "
-                f"pre-allocated usage: {self.transfer_tokens / self.pool:.2f}, #prealloc-req: {len(self.prealloc)}, "
-                f"#transfer-req: {len(self.transfer)}, #retracted-req: {len(self.retracted)}, cuda graph: True, "
-                f"gen throughput (token/s): {throughput:.2f}, #queue-req: {len(self.waiting) + len(self.arrived)}")  # fmt: skip
+    def decode_line(self) -> tuple[str, str, str]:
+        return (f"Decode batch, #running-req: {self.batch.n}, #token: ",
+                f", pre-allocated usage: {self.transfer_tokens / self.pool:.2f}, #prealloc-req: {len(self.prealloc)}, #transfer-req: {len(self.transfer)}, "
+                f"#retracted-req: {len(self.retracted)}, cuda graph: True, gen throughput (token/s): ",
+                f", #queue-req: {len(self.waiting) + len(self.arrived)}")  # fmt: skip
 
     def parts(self) -> Iterator[int]:
         yield from super().parts()

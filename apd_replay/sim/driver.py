@@ -97,14 +97,13 @@ def play(experiment: Experiment, planned: Plan, heads: SharedHeads, block_tokens
         cluster = driver.cluster = Cluster(experiment, replicate, clock, driver, heads, out_dir / "logs" if experiment["rows"] == "all" else None, STARTED_TS)
         for worker in core.view.decode:
             worker.pool_tokens = cluster.pool_tokens
-        with LoadSnapshots(experiment, out_dir, clock, cluster, core):
+        with cluster, LoadSnapshots(experiment, out_dir, clock, cluster, core):
             driver.carry_out(core.start())
             limit = experiment["time_limit_s"]
             cut = _let_time_pass(clock, core, writer, planned.requests, limit if limit is not None else float("inf"),
                                  None if after_each is None else lambda: after_each(cluster))
         if cut:
             core.cut(clock.now)
-        cluster.close_logs()
         core.check_books()
         writer.finish(_manifest(experiment, replicate, planned, core, writer, cluster, clock.now if cut else driver.last_answer_t, facts))
 

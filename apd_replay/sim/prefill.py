@@ -45,6 +45,10 @@ class PrefillWorker:
         self.queue: deque[Job] = deque()
         self.computing: list[Job] = []
 
+    def limit(self, session: str, history: int) -> None:
+        """The session's next prompt repeats only `history` tokens."""
+        self.cache.limit(session, history)
+
     def ready(self, job: Job) -> None:
         """D has made room for the job's KV: its prompt may be computed."""
         self.bootstrapping -= 1

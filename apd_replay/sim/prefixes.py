@@ -102,14 +102,16 @@ class PrefixCache:
             self.size += own
         return self.size - before
 
-    def limit(self, session: str, history: int) -> None:
-        """The session's next prompt repeats only `history` tokens: what was kept beyond them can never match again."""
+    def limit(self, session: str, history: int) -> int:
+        """The session's next prompt repeats only `history` tokens: what is kept beyond them can never match again. What was freed."""
         held = self._entries.get(session, 0)
         if held:
             own = max(0, history - self._heads.blocks.get(session, 0) * self._heads.block_tokens)
             if held > own:
                 self._entries[session] = own
                 self.size -= held - own
+                return held - own
+        return 0
 
     def evict(self, tokens: int) -> int:
         """Drop at least `tokens`, or all there are; a session's entry loses its end first. What was freed."""

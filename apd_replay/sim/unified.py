@@ -33,6 +33,10 @@ class UnifiedWorker(Worker):
         self.waiting.append(job)
         self.poke()
 
+    def limit(self, session: str, history: int) -> None:
+        """The session's next prompt repeats only `history` tokens."""
+        self.used -= self.cache.limit(session, history)
+
     def _admit_prompt(self, job: Job) -> bool:
         """The prompt's head is looked up when its turn has come, so that it finds what ran before it."""
         if job.stage is Stage.PREFILL:
@@ -75,9 +79,8 @@ class UnifiedWorker(Worker):
     def evictable_in_log(self) -> int:
         return self.cache.size
 
-    def decode_line(self, token: int, throughput: float) -> str:
-        return (f"Decode batch, #running-req: {self.batch.n}, #token: {token}, token usage: {token / self.pool:.2f}, cuda graph: True, "
-                f"gen throughput (token/s): {throughput:.2f}, #queue-req: {len(self.waiting)}")  # fmt: skip
+    def decode_line(self) -> tuple[str, str, str]:
+        return (f"Decode batch, #running-req: {self.batch.n}, #token: ", ", cuda graph: True, gen throughput (token/s): ", f", #queue-req: {len(self.waiting)}")
 
     def parts(self) -> Iterator[int]:
         yield from super().parts()

@@ -76,7 +76,8 @@ class Worker:
         """Where a retracted request waits; it holds no tokens any more."""
         raise NotImplementedError
 
-    def decode_line(self, token: int, throughput: float) -> str:
+    def decode_line(self) -> tuple[str, str, str]:
+        """A `Decode batch` line but for three figures: up to #token, from token usage to the throughput, and the rest."""
         raise NotImplementedError
 
     # the scheduler's loop ---------------------------------------------------------------------------------------------
@@ -117,23 +118,27 @@ class Worker:
         batch.advance(k, t)
 
     def _decode_lines(self, k: int) -> None:
-        """The `Decode batch` lines of the next `k` steps."""
-        batch, log = self.batch, self.log
-        n, base = batch.n, self.used - self.evictable_in_log()
-        while self._line_at <= batch.step + k:
-            steps = self._line_at - batch.step
-            t, made = batch.time_of(steps), self.made + n * steps
-            passed = t - self._line_t
-            throughput = (made - self._line_tokens) / passed if passed > 0 else 0.0
-            log.write(t, self.decode_line(base + n * steps, throughput))
-            self._line_t, self._line_tokens = t, made
-            self._line_at += LOG_INTERVAL
+        """The `Decode batch` lines of the next `k` steps; only the tokens and the rate differ among them."""
+        batch, log, pool = self.batch, self.log, self.pool
+        n, end = batch.n, batch.step + k
+        base = self.used - self.evictable_in_log()
+        head, middle, tail = self.decode_line()
+        last_t, last_made, at = self._line_t, self._line_tokens, self._line_at
+        while at <= end:
+            steps = at - batch.step
+            t, made, token = batch.time_of(steps), self.made + n * steps, base + n * steps
+            rate = (made - last_made) / (t - last_t) if t > last_t else 0.0
+            log.write(t, f"{head}{token}, token usage: {token / pool:.2f}{middle}{rate:.2f}{tail}")
+            last_t, last_made = t, made
+            at += LOG_INTERVAL
+        self._line_t, self._line_tokens, self._line_at = last_t, last_made, at
 
     def evictable_in_log(self) -> int:
         """Tokens of `used` that SGLang's `#token` leaves out."""
         return 0
 
     def _wake_by(self, step: int) -> None:
+        step = min(step, self.batch.next_end())
         if step < self._wake_step:
             self._wake_at(step)
 
