@@ -66,7 +66,7 @@ def measurements(sigma: float) -> list[rows.Row]:
     for backend, (latency_s, rate) in LINKS.items():
         for tokens in (512, 2048, 8192):
             size = tokens * 98304
-            for repeat in range(4):
+            for repeat in range(2):
                 slow = 10 if repeat == 0 else 1  # the first sets buffers up
                 seconds = seen(latency_s + size / rate) * slow
                 out.append({"kind": "transfer", "backend": backend, "tokens": tokens, "bytes": size, "seconds": seconds, "first_s": HANDSHAKE_S + truth(tokens, 0) + seconds + step(1, tokens), "prefill_s": 0.0, "repeat": repeat})
