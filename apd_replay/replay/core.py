@@ -158,13 +158,18 @@ class Settings:
 
 
 class ReplayCore:
-    """One run's state. Times are seconds since the run's start; workers are indices into the view's lists."""
+    """One run's state. Times are seconds since the run's start; workers are indices into the view's lists.
+
+    `sessions` are taken in one by one in the order of their starts, the next when the one before has begun: a long run holds only what
+    is under way. (A sequence is put in that order; an iterator must have it.) `planned` counts the turns of those taken in so far, all of them once the run has ended.
+    """
 
     def __init__(self, sessions: Iterable[PlannedSession], settings: Settings, view: ClusterView, decode_policy: DecodePolicy,
                  prefill_policy: PrefillPolicy | None, journal: Journal) -> None:
         self.settings, self.view, self.journal = settings, view, journal
         self._decode_policy, self._prefill_policy = decode_policy, prefill_policy
-        self._sessions = {s.id: s for s in sessions}
+        self._coming = iter(sorted(sessions, key=lambda s: s.start_t) if isinstance(sessions, Sequence) else sessions)
+        self._sessions: dict[str, PlannedSession] = {}
         self._home: dict[str, int] = {}
         self._opened: set[tuple[str, int]] = set()
         self._permits = settings.concurrency
@@ -173,22 +178,26 @@ class ReplayCore:
         self._signal_depth: list[int | None] = [None] * len(view.decode)
         rooms = Random(f"rooms:{settings.seed}")
         self._next_room, self._room_step = rooms.getrandbits(63), rooms.getrandbits(63) | 1
-        self.planned = sum(len(s.requests) for s in self._sessions.values())
-        self.completed = self.failed = self.truncated = 0
+        self.planned = self.completed = self.failed = self.truncated = 0
         self.peak_inflight = 0
         self._closed = False
 
     # events -----------------------------------------------------------------------------------------------------------
 
     def start(self) -> list[Command]:
-        out: list[Command] = []
-        for session in self._sessions.values():
+        return self._take_in()
+
+    def _take_in(self) -> list[Command]:
+        """The next session that has anything to send."""
+        for session in self._coming:
             if session.requests:
+                self._sessions[session.id] = session
+                self.planned += len(session.requests)
                 first = session.requests[0]
                 first.scheduled_t = session.start_t
                 self._live[first.id] = first
-                out.append(WaitUntil(first.scheduled_t, first))
-        return out
+                return [WaitUntil(first.scheduled_t, first)]
+        return []
 
     def wake(self, now: float, request: Request) -> list[Command]:
         """The time of a WaitUntil has come: the turn is due, or its pause is over."""
@@ -196,11 +205,13 @@ class ReplayCore:
             return []
         if request.state is State.PAUSED:
             return self._send(now, request)
+        out = self._take_in() if request.turn == 0 else []
         if self._permits == 0:
             request.state = State.WAITING
             self._queue.append(request)
-            return []
-        return self._depart(now, request)
+        else:
+            out.extend(self._depart(now, request))
+        return out
 
     def admission_answered(self, now: float, request: Request, answer: AdmissionAnswer | None) -> list[Command]:
         """`None`: the call failed; the turn then goes through a P."""
@@ -265,6 +276,7 @@ class ReplayCore:
                 request.state = State.ENDED
                 self.journal.request(request)
         self._live.clear()
+        self.planned += sum(len(session.requests) for session in self._coming)
         self.truncated = self.planned - self.completed - self.failed
 
     @property
@@ -368,6 +380,7 @@ class ReplayCore:
     def _forget(self, request: Request, worker: WorkerView) -> None:
         """The session has sent its last turn: a long run keeps nothing of it."""
         worker.resident.pop(request.session, None)
+        del self._sessions[request.session]
         self._home.pop(request.session, None)
         for decode in range(len(self.view.decode)):
             self._opened.discard((request.session, decode))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ from apd_replay.replay.core import (
     CloseSession,
     Command,
     Outcome,
+    PlannedSession,
     ReplayCore,
     Request,
     Send,
     Settings,
     WaitUntil,
 )
-from apd_replay.replay.plan import Plan, plan
+from apd_replay.replay.plan import plan
 from apd_replay.replay.records import RunWriter
 from apd_replay.routing.policies import decode_policy, prefill_policy
 from apd_replay.routing.view import ClusterView, WorkerView
@@ -82,17 +83,18 @@ def run(experiment: Experiment, trace: Trace, replicate: int, out_dir: Path, aft
     planned = plan(trace, experiment, replicate)
     block_tokens = next((t.block_size for s in trace.sessions for t in s.turns if t.block_size), None)
     heads = SharedHeads.of(((t.session, t.hash_ids) for s in trace.sessions for t in s.turns), block_tokens) if block_tokens else SharedHeads()
-    play(experiment, planned, heads, block_tokens, replicate, out_dir, {"trace": trace.name, "trace_digest": trace.digest}, after_each)
+    facts = {"trace": trace.name, "trace_digest": trace.digest, "over_context": planned.over_context}
+    play(experiment, planned.sessions, heads, block_tokens, replicate, out_dir, facts, after_each)
 
 
-def play(experiment: Experiment, planned: Plan, heads: SharedHeads, block_tokens: int | None, replicate: int, out_dir: Path, facts: dict[str, Any],
-         after_each: Callable[[Cluster], None] | None = None) -> None:
-    """`run` for a plan that is there already; `facts` join run.json."""
+def play(experiment: Experiment, sessions: Iterable[PlannedSession], heads: SharedHeads, block_tokens: int | None, replicate: int, out_dir: Path,
+         facts: dict[str, Any], after_each: Callable[[Cluster], None] | None = None) -> None:
+    """`run` for sessions planned already, in the order of their starts; `facts` join run.json."""
     clock = Clock()
     with RunWriter(out_dir, STARTED_TS, disaggregated=experiment.disaggregated) as writer:
         settings = Settings(concurrency=experiment["concurrency"], disaggregated=experiment.disaggregated, resident=experiment["resident"],
                             backpressure=experiment["backpressure"] != "off", max_pause_s=experiment["max_pause_s"], seed=replicate)  # fmt: skip
-        core = ReplayCore(planned.sessions, settings, _view(experiment), decode_policy(experiment, block_tokens), prefill_policy(experiment), writer)
+        core = ReplayCore(sessions, settings, _view(experiment), decode_policy(experiment, block_tokens), prefill_policy(experiment), writer)
         driver = Driver(core, clock)
         cluster = driver.cluster = Cluster(experiment, replicate, clock, driver, heads, out_dir / "logs" if experiment["rows"] == "all" else None, STARTED_TS)
         for worker in core.view.decode:
@@ -100,12 +102,12 @@ def play(experiment: Experiment, planned: Plan, heads: SharedHeads, block_tokens
         with cluster, LoadSnapshots(experiment, out_dir, clock, cluster, core):
             driver.carry_out(core.start())
             limit = experiment["time_limit_s"]
-            cut = _let_time_pass(clock, core, writer, planned.requests, limit if limit is not None else float("inf"),
+            cut = _let_time_pass(clock, core, limit if limit is not None else float("inf"),
                                  None if after_each is None else lambda: after_each(cluster))
         if cut:
             core.cut(clock.now)
         core.check_books()
-        writer.finish(_manifest(experiment, replicate, planned, core, writer, cluster, clock.now if cut else driver.last_answer_t, facts))
+        writer.finish(_manifest(experiment, replicate, core, writer, cluster, clock.now if cut else driver.last_answer_t, facts))
 
 
 def _view(experiment: Experiment) -> ClusterView:
@@ -114,7 +116,7 @@ def _view(experiment: Experiment) -> ClusterView:
     return ClusterView([WorkerView(f"{name}-{i}") for i in range(count)], [WorkerView(f"prefill-{i}") for i in range(shape["prefill"])])
 
 
-def _let_time_pass(clock: Clock, core: ReplayCore, writer: RunWriter, requests: int, limit: float, after_each: Callable[[], None] | None) -> bool:
+def _let_time_pass(clock: Clock, core: ReplayCore, limit: float, after_each: Callable[[], None] | None) -> bool:
     """Until all turns have ended, or to `limit`; True: the run was cut there."""
     more = clock.run(limit, after_each)
     if not core.done and not more:
@@ -146,13 +148,13 @@ class LoadSnapshots:
             self._file.close()
 
 
-def _manifest(experiment: Experiment, replicate: int, planned: Plan, core: ReplayCore, writer: RunWriter, cluster: Cluster, duration_s: float,
+def _manifest(experiment: Experiment, replicate: int, core: ReplayCore, writer: RunWriter, cluster: Cluster, duration_s: float,
               facts: dict[str, Any]) -> dict[str, Any]:
     return {
         "experiment": experiment.id, "replicate": replicate, "engine": "sim", "status": "truncated" if core.truncated else "complete",
         "cluster": experiment["cluster"], "hardware": experiment["hardware"], "policy": experiment["policy"], "time_scale": experiment["time_scale"],
         "concurrency": experiment["concurrency"], "seed": replicate, "model": experiment.cluster["model"], "started_ts": STARTED_TS,
         "duration_s": round(duration_s, 6), "requests": writer.rows, "errors": writer.errors, "planned": core.planned,
-        "over_context": planned.over_context, "peak_inflight": core.peak_inflight, "workers": cluster.describe(),
+        "peak_inflight": core.peak_inflight, "workers": cluster.describe(),
         "versions": {"apd_replay": __version__}, "config": experiment.record(), **facts,
     }  # fmt: skip

@@ -68,8 +68,23 @@ def only(commands: list[Command], kind: type) -> Any:
 
 
 def begin(replay: ReplayCore, now: float = 0.0) -> list[Command]:
-    """Start, and wake every first turn."""
-    return [c for wait in replay.start() for c in replay.wake(now, wait.request)]  # type: ignore[union-attr]
+    """Start, and wake every first turn at once."""
+    out: list[Command] = []
+    waits = replay.start()
+    while waits:
+        commands = replay.wake(now, waits.pop().request)  # type: ignore[union-attr]
+        waits = [c for c in commands if isinstance(c, WaitUntil)]
+        out += [c for c in commands if not isinstance(c, WaitUntil)]
+    return out
+
+
+def first_turns(replay: ReplayCore) -> list[Request]:
+    """The first turn of every session, none of them due yet."""
+    out, waits = [], replay.start()
+    while waits:
+        out.append(waits[0].request)  # type: ignore[union-attr]
+        waits = replay._take_in()
+    return out
 
 
 def finish(replay: ReplayCore, now: float, request: Request) -> list[Command]:
@@ -87,7 +102,7 @@ def follow_up(replay: ReplayCore) -> Request:
 
 def test_a_permit_is_taken_when_the_turn_is_ready_never_while_it_waits_for_its_gap() -> None:
     replay, _ = core(session("a", 2), session("b", 1, start_t=1.5), concurrency=1)
-    first, other = (c.request for c in replay.start())  # type: ignore[union-attr]
+    first, other = first_turns(replay)
     only(replay.wake(0.0, first), Send)
     wait = only(finish(replay, 1.0, first), WaitUntil)  # a's next turn waits for its gap and holds nothing
     only(replay.wake(1.5, other), Send)
@@ -99,7 +114,7 @@ def test_a_permit_is_taken_when_the_turn_is_ready_never_while_it_waits_for_its_g
 
 def test_turns_that_wait_for_a_permit_leave_in_the_order_in_which_they_were_due() -> None:
     replay, _ = core(session("a", 1), session("b", 1), session("c", 1), concurrency=1)
-    a, b, c = (w.request for w in replay.start())  # type: ignore[union-attr]
+    a, b, c = first_turns(replay)
     for t, request in ((0.0, a), (0.1, c), (0.2, b)):
         replay.wake(t, request)
     sent = [only(finish(replay, 1.0, a), Send).request.id, only(finish(replay, 2.0, c), Send).request.id]
@@ -203,7 +218,7 @@ def test_an_answer_after_the_end_changes_nothing() -> None:
 
 def test_the_books_balance_whether_turns_end_well_badly_or_not_at_all() -> None:
     replay, journal = core(session("a", 3), session("b", 2), session("c", 2, start_t=50.0))
-    a, b, _ = (w.request for w in replay.start())  # type: ignore[union-attr]
+    a, b, _ = first_turns(replay)
     replay.wake(0.0, a)
     replay.wake(0.0, b)
     finish(replay, 1.0, a)
@@ -215,8 +230,20 @@ def test_the_books_balance_whether_turns_end_well_badly_or_not_at_all() -> None:
     assert replay.done and replay.wake(3.0, b) == []
 
 
+def test_sessions_are_taken_in_one_by_one_as_they_begin() -> None:
+    replay, _ = core(session("a", 2), session("b", 3, start_t=5.0), session("c", 1, start_t=9.0))
+    first = only(replay.start(), WaitUntil)
+    assert (first.request.id, replay.planned) == ("a-0", 2)
+    following = only(replay.wake(0.0, first.request), WaitUntil)
+    assert (following.request.id, following.t, replay.planned) == ("b-0", 5.0, 5)
+    replay.cut(3.0)
+    replay.check_books()
+    assert (replay.planned, replay.truncated) == (6, 6)
+
+
 def test_books_that_do_not_balance_are_refused() -> None:
     replay, _ = core(session("a", 2))
+    replay.start()
     with pytest.raises(RunError, match="2 turns planned, but 0 completed"):
         replay.check_books()
 
