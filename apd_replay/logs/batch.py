@@ -6,9 +6,10 @@ column keeps its text in `rest`.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
+
+from apd_replay.logs.rest import as_json
 
 HEAD = re.compile(r"(Prefill|Decode) batch(?: \[(\d+)\])?[.,]?(?: |$)")
 _INT, _FLOAT = re.compile(r"-?[0-9]+"), re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
@@ -57,7 +58,7 @@ def read(message: str, head: re.Match[str], role: str | None) -> tuple[dict[str,
         else:
             row[column or ""] = figure
     if rest:
-        row["rest"] = json.dumps(rest, ensure_ascii=False)
+        row["rest"] = as_json(rest)
     return row, shown
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from apd_replay.logs.parser import LogParser
 from apd_replay.logs.reading import Block, Reader, worker_name
 from apd_replay.logs.spool import Spool
 
+_PARALLEL_FROM_BYTES = 48 << 20
 _FAST_FROM_BYTES = 2 << 20  # below that, loading the fast path costs more than it saves
 
 
@@ -21,9 +26,9 @@ class Log:
     """What one log gave. `accounts`: rows of log_files, clock columns still to come; `unknown`: rows of unknown_lines."""
 
     worker: str
-    samples: Spool = field(default_factory=lambda: Spool(schemas.WORKER_SAMPLES))
-    events: Spool = field(default_factory=lambda: Spool(schemas.WORKER_EVENTS))
-    stats: Spool = field(default_factory=lambda: Spool(schemas.REQUEST_STATS))
+    samples: Spool
+    events: Spool
+    stats: Spool
     accounts: list[dict[str, Any]] = field(default_factory=list)
     unknown: list[dict[str, Any]] = field(default_factory=list)
     role: str | None = None
@@ -40,9 +45,35 @@ class Log:
             spool.close()
 
 
+def collect_all(groups: Iterable[list[Path]], root: Path | None = None, jobs: int | None = None) -> list[Log]:
+    """`collect` for each log, on all cores where that pays."""
+    logs = list(groups)
+    size = sum(path.stat().st_size for paths in logs for path in paths)
+    jobs = min(jobs or os.cpu_count() or 1, len(logs))
+    if jobs < 2 or size < _PARALLEL_FROM_BYTES:
+        return [collect(paths, root) for paths in logs]
+    largest_first = sorted(range(len(logs)), key=lambda i: -sum(path.stat().st_size for path in logs[i]))
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        parts = {i: pool.submit(_collect_to_files, logs[i], root) for i in largest_first}
+        done = [parts[i].exception() or parts[i].result() for i in range(len(logs))]
+    for failure in (d for d in done if isinstance(d, BaseException)):
+        for log in (d for d in done if isinstance(d, Log)):
+            log.close()
+        raise failure
+    return [d for d in done if isinstance(d, Log)]
+
+
+def _collect_to_files(paths: list[Path], root: Path | None) -> Log:
+    """In a process of its own: rows that are many travel through files, not through memory."""
+    log = collect(paths, root)
+    for spool in (log.samples, log.events, log.stats):
+        spool.finish(to_file=True)
+    return log
+
+
 def collect(paths: list[Path], root: Path | None = None, *, fast: bool | None = None) -> Log:
     """Read the files of one log, oldest first. `root`: file names in the rows are relative to it. `fast`: None decides by size."""
-    log = Log(worker_name(paths[-1]))
+    log = Log(worker_name(paths[-1]), Spool(schemas.WORKER_SAMPLES), Spool(schemas.WORKER_EVENTS), Spool(schemas.REQUEST_STATS))
     parser = LogParser()
     try:
         for path in paths:
@@ -50,6 +81,8 @@ def collect(paths: list[Path], root: Path | None = None, *, fast: bool | None = 
     except BaseException:
         log.close()
         raise
+    for spool in (log.samples, log.events, log.stats):
+        spool.finish()
     log.role, log.engine_address = parser.role, parser.engine_address
     log.arguments = parser.arguments or {}
     return log
@@ -104,7 +137,7 @@ def _account(log: Log, parser: LogParser, reader: Reader, name: str) -> None:
         log.unknown.append({"worker": log.worker, "file": name, "shape": shape, "count": found.count, "example": found.example, "line": found.line})
     if reader.cut_gzip:
         log.notices.append(f"{reader.path}: the archive ends too early; the {reader.size} bytes before that count")
-    if reader.lines is not None and reader.lines != sum(lines.values()):
+    if reader.lines != sum(lines.values()):
         raise RunError(f"{reader.path}: {reader.lines} lines, but {dict(lines)} counted; this is a fault of the parser")
     stamps = [s for s in (log.first_stamp, parser.first_stamp, log.last_stamp, parser.last_stamp) if s is not None]
     if stamps:

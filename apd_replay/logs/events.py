@@ -1,6 +1,6 @@
 """The table of event lines: what a message starts with, the kind of event it is, where it was seen, and what it holds.
 
-To add a line: one row here, a line in tests/logs/lines.py, and, where it is a new kind, its name in schemas.EVENT_KINDS.
+To add a line: one row here, a line in tests/logs/log_lines.py, and, where it is a new kind, its name in schemas.EVENT_KINDS.
 Named groups `session`, `room`, `peer`, `tokens` go to the columns of that name, other named groups to `rest`.
 """
 

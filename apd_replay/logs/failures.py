@@ -6,7 +6,6 @@ is a line; requests are counted by distinct room on one side.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -16,6 +15,9 @@ _RID = re.compile(r"\breq\.rid='([^']*)'")
 _ROOM = re.compile(r"\bbootstrap_room=(\d{1,19})\b")
 _EXCEPTION = re.compile(r"with exception (.*)$", re.DOTALL)
 _KV_ERROR = re.compile(r"KVTransferError\(bootstrap_room=(\d{1,19})(?:, remote_endpoint=([^)]*))?\):\s?(.*)$", re.DOTALL)
+_TYPICAL = re.compile(
+    r"(?:Prefill transfer|Prefill bootstrap|Decode transfer|Decode handshake) failed for request rank=(\d+) (?:decode_req\.)?req\.rid='([^']*)' "
+    r"(?:decode_req\.)?req\.bootstrap_room=\d{1,19} with exception KVTransferError\(bootstrap_room=(\d{1,19})\): (\S.*)", re.DOTALL)
 _PEER = re.compile(r"(?:remote mooncake session |Failed to send \w+ \w+(?: \w+)? of \d+ to |bootstrap_addr: )(\S+:\d+)\b")
 
 # what the reason says -> (kind on a P, kind on a D). On a D every failed transfer is a transfer_error: whether it was a real failure or
@@ -31,6 +33,11 @@ REASONS: tuple[tuple[str, str, str], ...] = (
 def read(message: str, head: re.Match[str]) -> tuple[dict[str, Any], bool]:
     """The event's columns, and whether the reason is there (else it may stand on the next physical line)."""
     side = "prefill" if head[1].startswith("Prefill") else "decode"
+    typical = _TYPICAL.fullmatch(message)
+    if typical is not None:
+        row: dict[str, Any] = {"room": _room(typical[3]), "peer": None, "rest": {"head": head[1] + " failed", "rank": int(typical[1][:9]), "rid": typical[2]}}
+        explain(row, typical[4].rstrip(), side)
+        return row, True
     text = _EXCEPTION.search(message)
     error = _KV_ERROR.search(message)
     reason = error[3].strip() if error else text[1].strip() if text else ""
@@ -38,10 +45,10 @@ def read(message: str, head: re.Match[str]) -> tuple[dict[str, Any], bool]:
     rest: dict[str, Any] = {"head": head[1] + " failed"}
     for name, pattern in (("rank", _RANK), ("rid", _RID)):
         if (match := pattern.search(message)) is not None:
-            rest[name] = int(match[1]) if name == "rank" else match[1]
+            rest[name] = int(match[1][:9]) if name == "rank" else match[1]
     if error is None:
         rest["no_kv_transfer_error"] = True
-    row: dict[str, Any] = {"room": _room(room[1]) if room else None, "peer": (error[2] if error else None), "rest": rest}
+    row = {"room": _room(room[1]) if room else None, "peer": (error[2] if error else None), "rest": rest}
     explain(row, reason, side)
     return row, bool(reason)
 
@@ -64,7 +71,3 @@ def explain(row: dict[str, Any], reason: str, side: str) -> None:
 def _room(text: str) -> int | None:
     room = int(text)
     return room if room < 1 << 63 else None
-
-
-def as_json(rest: dict[str, Any]) -> str:
-    return json.dumps(rest, ensure_ascii=False)

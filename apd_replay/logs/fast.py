@@ -2,12 +2,11 @@
 
 It never decides what a line means. A line is taken only if it is, byte for byte, a layout that the line-by-line parser has read
 (templates.py), with digits where that has digits; then the columns follow from it, eight digits in one machine word. All other lines go
-to the parser in their order. tests/logs/test_fast.py holds both ways against each other.
+to the parser in their order. tests/logs/test_log_fast.py holds both ways against each other.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from apd_replay.logs.layout import Array, Layout, Lines
 from apd_replay.logs.parser import LogParser
 from apd_replay.logs.prefix import rank
 from apd_replay.logs.reading import Block
+from apd_replay.logs.rest import as_json
 from apd_replay.logs.spool import RANKS, REPEATED, Spool
 from apd_replay.logs.templates import Template, learn
 
@@ -122,11 +122,11 @@ class FastLane:
                 out.append(_rest(template, values, lines, rows))
             elif name in REPEATED:
                 text = fixed[name]
-                out.append(pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()) if text is None else pa.array(np.zeros(rows, np.int32)), pa.array([text or ""], pa.string())))
+                out.append(pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()) if text is None else _array(np.zeros(rows, np.int32), pa.int32()), pa.array([text or ""], pa.string())))
             elif name in fixed:
                 out.append(pa.repeat(pa.scalar(fixed[name], field.type), rows))
             elif name in values:
-                out.append(pa.array(values[name], field.type))
+                out.append(_array(values[name], field.type))
             else:
                 out.append(pa.nulls(rows, field.type))
         return pa.RecordBatch.from_arrays(out, schema=self.samples.schema)
@@ -208,14 +208,23 @@ def _between_launches(block: Block) -> list[Block]:
     return parts
 
 
+_NUMPY = {pa.int32(): np.int32, pa.int64(): np.int64, pa.float64(): np.float64}
+
+
+def _array(values: Array, kind: pa.DataType) -> pa.Array:
+    """The numbers as an Arrow array, without a copy where the type is right already."""
+    values = np.ascontiguousarray(values, _NUMPY[kind])
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
 def _rest(template: Template, values: dict[str, Array], lines: Lines, rows: int) -> pa.DictionaryArray:
     """The values without a column as JSON, the text that the parser would write."""
     units = {s.key: s.unit for s in template.segments if s.key}
     if not template.rest:
         return pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()), pa.array([""], pa.string()))
     if all(text is not None for _, text in template.rest):
-        fixed = json.dumps(dict(template.rest), ensure_ascii=False)
-        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([fixed]))
+        fixed = as_json(dict(template.rest))
+        return pa.DictionaryArray.from_arrays(_array(np.zeros(rows, np.int32), pa.int32()), pa.array([fixed]))
     data = lines.data.decode("latin-1")  # the places are ASCII
     spans = {key: values[f"rest:{key}"].tolist() for key, text in template.rest if text is None}
     out = []
@@ -223,5 +232,5 @@ def _rest(template: Template, values: dict[str, Array], lines: Lines, rows: int)
         pairs = {}
         for key, text in template.rest:
             pairs[key] = text if text is not None else data[spans[key][0][row] : spans[key][1][row]] + units[key]
-        out.append(json.dumps(pairs, ensure_ascii=False))
+        out.append(as_json(pairs))
     return pa.array(out, pa.string()).dictionary_encode()

@@ -13,6 +13,7 @@ from typing import Any
 from apd_replay.logs import batch, events, failures, known, server_args, time_stats
 from apd_replay.logs.prefix import STAMP, Piece, epoch, pieces, strip_terminal, unwrap
 from apd_replay.logs.request_log import read as read_request_log
+from apd_replay.logs.rest import as_json
 from apd_replay.logs.shapes import Shapes
 from apd_replay.logs.tracebacks import Traceback, is_exception_line, is_start
 
@@ -188,10 +189,10 @@ class LogParser:
             name += " (no reason on the line)"
         kept = self._keep(self.events, row, piece, number, offset, side)
         if complete:
-            kept["rest"] = failures.as_json(rest)
+            kept["rest"] = as_json(rest)
         else:
             rest["wrapped"] = True
-            kept["rest"] = failures.as_json(rest)
+            kept["rest"] = as_json(rest)
             self.unexplained = kept
         return "row", name, kept
 
@@ -290,7 +291,7 @@ class LogParser:
         row["rest"] = rest
         failures.explain(row, text, side)
         row.pop("side")
-        row["rest"] = failures.as_json(rest)
+        row["rest"] = as_json(rest)
         return "known", "continuation", None
 
     def _router(self, match: Any) -> tuple[str, str, Row | None]:
@@ -328,7 +329,7 @@ class LogParser:
         row.update(file=self.file, line=number, offset=offset, launch=self.launch, role=role or self.role, ts=piece.stamp, tags=piece.tags)
         if piece.lead or self._lead:
             lead = {"ray": piece.lead} if piece.lead else {"lead": self._lead[:DETAIL_LENGTH]}
-            row["rest"] = json.dumps({**json.loads(row.get("rest") or "{}"), **lead}, ensure_ascii=False)
+            row["rest"] = as_json({**json.loads(row.get("rest") or "{}"), **lead})
         rows.append(row)
         return row
 
@@ -365,7 +366,7 @@ def _fields(groups: dict[str, str | None]) -> Row:
         else:
             rest[name] = value[:DETAIL_LENGTH]
     if rest:
-        row["rest"] = json.dumps(rest, ensure_ascii=False)
+        row["rest"] = as_json(rest)
     return row
 
 

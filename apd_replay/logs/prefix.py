@@ -51,6 +51,8 @@ def pieces(text: str) -> list[Piece]:
     """The messages of one physical line, colours and wrappings already off."""
     if text.startswith("["):
         if (match := STAMP.match(text)) is not None:
+            if text.find("[2", match.end()) < 0 and ".cpp:" not in text:  # nearly always
+                return [Piece(text[match.end() :], epoch(match[1], match[2], match[3]), match[4].strip(), "", True)]
             return _split(text, match, "")
         if (tags := _TAGS_ONLY.match(text)) is not None:
             return [Piece(text[tags.end() :], tags=tags[1], stamped=True)]
@@ -108,7 +110,7 @@ def epoch(date: str | None, time: str, fraction: str | None) -> float | None:
 @lru_cache(maxsize=64)
 def _midnight(date: str) -> float | None:
     year, month, day = int(date[:4]), int(date[5:7]), int(date[8:10])
-    if not (1970 <= year and 1 <= month <= 12 and 1 <= day <= 31):
+    if not (year >= 1970 and 1 <= month <= 12 and 1 <= day <= 31):
         return None
     return float(timegm((year, month, day, 0, 0, 0)))
 

@@ -34,7 +34,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
-        self.lines: int | None = None  # counted by the reader itself, to check the parser's books
+        self.lines = 0  # counted by the reader itself, to check the parser's books
         self.cut_last_line = False
         self.cut_gzip = False
 
@@ -44,7 +44,7 @@ class Reader:
 
     def _open(self) -> IO[bytes]:
         try:
-            handle = open(self.path, "rb", buffering=0)
+            handle = open(self.path, "rb", buffering=0)  # noqa: SIM115: closed by the caller
             if handle.read(2) != b"\x1f\x8b":
                 handle.seek(0)
                 return handle

@@ -9,6 +9,8 @@ import json
 import re
 from typing import Any
 
+from apd_replay.logs.rest import as_json
+
 _COUNTS = {"prompt_tokens": "input_tokens", "cached_tokens": "cached_tokens", "completion_tokens": "output_tokens"}
 
 _TEXT_NUMBER = re.compile(r"'(\w+)': (-?[0-9]{1,18}(?:\.[0-9]+)?)(?=[,}])")
@@ -63,7 +65,7 @@ def _row(source: str, content: dict[str, Any], meta: dict[str, Any]) -> dict[str
     reason = meta.get("finish_reason")
     row["finish_reason"] = _text(reason.get("type") if isinstance(reason, dict) else reason)
     rest = {k: v for k, v in meta.items() if k not in _COUNTS and isinstance(v, (int, float, str, bool)) and k not in ("text", "id")}
-    row["rest"] = json.dumps(rest, ensure_ascii=False)[:4000] if len(rest) < 100 else None
+    row["rest"] = as_json(rest) if len(rest) < 100 else None
     return row
 
 

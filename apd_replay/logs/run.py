@@ -15,7 +15,7 @@ from apd_replay.errors import InputError
 from apd_replay.logs import links as link_search
 from apd_replay.logs import snapshots, tables, transfers
 from apd_replay.logs.clocks import Clock, Evidence, decide
-from apd_replay.logs.collect import Log, collect
+from apd_replay.logs.collect import Log, collect_all
 from apd_replay.logs.reading import logs_in_order, worker_name
 from apd_replay.logs.records import table_path, write_record_tables
 
@@ -46,7 +46,7 @@ def parse_run(run_dir: Path, out_root: Path, experiment: str | None = None, repl
     requests = _requests(path_of("requests"))
     files = sorted(p for p in (run_dir / "logs").glob("**/*") if p.is_file()) if (run_dir / "logs").is_dir() else []
     pages = [p for p in files if p.suffix != ".log" and snapshots.is_snapshot(p)]
-    logs = [collect(group, run_dir) for group in logs_in_order([p for p in files if p not in pages]).values()]
+    logs = collect_all(logs_in_order([p for p in files if p not in pages]).values(), run_dir)
     try:
         duration = manifest.get("duration_s")
         window = (key.started_ts, key.started_ts + float(duration)) if duration else None

@@ -5,9 +5,11 @@ Until the run's clocks are known, `ts` is the line's own time as if its clock we
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -28,15 +30,15 @@ def spool_schema(table: schemas.Table) -> pa.Schema:
 
 
 class Spool:
-    """Rows of `table` from one log."""
+    """Rows of `table` from one log. `directory`: where its file goes once there are many rows; it is needed to send a spool to another process."""
 
-    def __init__(self, table: schemas.Table) -> None:
-        self.table = table
+    def __init__(self, table: schemas.Table, directory: Path | None = None) -> None:
+        self.table, self.directory = table, directory
         self.schema = spool_schema(table)
         self.rows = 0
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
-        self._file: IO[bytes] | None = None
+        self._path: Path | None = None
         self._writer: Any = None
 
     def add_rows(self, rows: list[dict[str, Any]]) -> None:
@@ -63,30 +65,31 @@ class Spool:
 
     def _spill(self) -> None:
         if self._writer is None:
-            self._file = tempfile.TemporaryFile(prefix="apd-rows-")
-            options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False, emit_dictionary_deltas=False)
-            self._writer = pa.ipc.new_stream(self._file, self.schema, options=options)
+            handle, name = tempfile.mkstemp(prefix="apd-rows-", dir=self.directory)
+            os.close(handle)
+            self._path = Path(name)
+            self._writer = pa.ipc.new_stream(name, self.schema)
         for batch in self._batches:
             self._writer.write_batch(batch)
         self._batches, self._bytes = [], 0
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows in the order in which they came. May be called again."""
-        if self._writer is not None:
+    def finish(self, *, to_file: bool = False) -> None:
+        """No more rows. `to_file`: none may stay in memory."""
+        if self._writer is not None or (to_file and self._batches):
             self._spill()
-            assert self._file is not None
-            end = self._file.tell()
-            self._file.seek(0)
-            yield from pa.ipc.open_stream(pa.PythonFile(self._file, mode="r"))
-            self._file.seek(end)
-        yield from self._batches
+            self._writer.close()
+            self._writer = None
 
-    def column(self, *names: str) -> Iterator[tuple[Any, ...]]:
-        """The named columns, row by row."""
-        for batch in self.batches():
-            yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows of a finished spool, in the order in which they came. May be called again."""
+        if self._path is not None:
+            with pa.ipc.open_stream(pa.OSFile(str(self._path))) as reader:
+                yield from reader
+        yield from self._batches
 
     def close(self) -> None:
         self._batches = []
-        if self._file is not None:
-            self._file.close()
+        if self._writer is not None:
+            self._writer.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from apd_replay.logs.clocks import Clock
 from apd_replay.logs.collect import Log
 from apd_replay.logs.links import Event, Links
 
-_NO_PEER = Links()
+DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ def write_rows(rows: list[dict[str, Any]], table: schemas.Table, key: Key, path:
         row.update(experiment=key.experiment, replicate=key.replicate)
         if "ts" in row and "t" in schema.names and key.started_ts is not None:
             row.setdefault("t", round(row["ts"] - key.started_ts, 6))
-    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
-    write_batches([pa.RecordBatch.from_arrays(columns, schema=schema)], table, path)
+    columns = [_as(pa.array([row.get(field.name) for row in rows], field.type), stored.type) for field, stored in zip(schema, _stored(schema), strict=True)]
+    write_batches([pa.RecordBatch.from_arrays(columns, schema=_stored(schema))], table, path)
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], table: schemas.Table, path: Path) -> None:
@@ -61,13 +61,28 @@ def write_batches(batches: Iterable[pa.RecordBatch], table: schemas.Table, path:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     schema = schemas.arrow(table)
+    words = [field.name for field in schema if field.type == pa.string()]
     try:
-        with pq.ParquetWriter(part, schema, compression="zstd", compression_level=1) as writer:
-            for group in _grouped(batches, schema):
+        # the file's own types say everything: without Arrow's copy of the schema, a column written as a dictionary reads as plain text
+        with pq.ParquetWriter(part, _stored(schema), compression="zstd", compression_level=1, use_dictionary=words, store_schema=False) as writer:
+            for group in _grouped(batches, _stored(schema)):
                 writer.write_table(group)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _stored(schema: pa.Schema) -> pa.Schema:
+    """Text as dictionaries: the columns are repetitive and arrive as such."""
+    return pa.schema([pa.field(f.name, DICTIONARY, f.nullable) if f.type == pa.string() else f for f in schema])
+
+
+def _repeat(value: str, rows: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows), pa.array([value]))
+
+
+def _as(column: Any, wanted: pa.DataType) -> Any:
+    return column if column.type == wanted else column.cast(wanted)
 
 
 def _grouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema, least: int = 1 << 17) -> Iterator[pa.Table]:
@@ -89,13 +104,13 @@ def _final(batch: pa.RecordBatch, table: schemas.Table, worker: str, clock: Cloc
     if clock.offset_s:
         stamps = columns["ts"] = pc.subtract(stamps, clock.offset_s)
     columns["t"] = pc.round(pc.subtract(stamps, key.started_ts), 6) if key.started_ts is not None else pa.nulls(rows, pa.float64())
-    columns["experiment"] = pa.repeat(pa.scalar(key.experiment), rows)
+    columns["experiment"] = _repeat(key.experiment, rows)
     columns["replicate"] = pa.repeat(pa.scalar(key.replicate, pa.int32()), rows)
-    columns["worker"] = pa.repeat(pa.scalar(worker), rows)
+    columns["worker"] = _repeat(worker, rows)
     if table is schemas.WORKER_EVENTS:
         columns["peer_worker"] = pa.array([links.other_side(event) for event in _events(batch, worker)], pa.string())
-    schema = schemas.arrow(table)
-    return pa.RecordBatch.from_arrays([columns[f.name].cast(f.type) if columns[f.name].type != f.type else columns[f.name] for f in schema], schema=schema)
+    schema = _stored(schemas.arrow(table))
+    return pa.RecordBatch.from_arrays([_as(columns[f.name], f.type) for f in schema], schema=schema)
 
 
 def events_of(log: Log, clock: Clock | None = None) -> Iterator[Event]:

@@ -80,7 +80,7 @@ def learn(raw: bytes) -> Template | None:
     segments, numbers = _segments(line, values)
     if max(len(segment.text) for segment in segments) > _LONGEST_TEXT:
         return None
-    rest = [("iteration", None)] if head[2] else []
+    rest: list[tuple[str, str | None]] = [("iteration", None)] if head[2] else []
     rest += [(value.key, None if value in numbers else line[value.start : value.end]) for value in values if value.column is None and value.key != "iteration"]
     fraction = (stamp.start(3), len(stamp[3])) if stamp[3] else None
     return Template(tuple(segments), midnight, stamp.start(2), fraction, head[1].lower(), stamp[4].strip(), shown, tuple(rest))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
+from apd_replay.logs.rest import as_json
+
 HEAD = "ReqTimeStats("
 _LINE = re.compile(r"ReqTimeStats\((.*?)\): (.*)$", re.DOTALL)
-_MEASURE = re.compile(r"(-?\d+(?:\.\d+)?)\s*(ms|s|GB/s|MB)?")
+_UNITS = (("ms", 1.0), (" GB/s", 1.0), (" MB", 1.0), ("s", 1000.0), ("", 1.0))
 
 _WORDS = {"rid": "rid", "type": "side"}
 _COUNTS = {"bootstrap_room": "room", "input_len": "input_tokens", "cached_input_len": "cached_tokens", "output_len": "output_tokens"}
@@ -28,17 +29,25 @@ def read(message: str) -> dict[str, Any] | None:
     rest: dict[str, str] = {}
     for item in (match[1] + ", " + match[2]).split(", "):
         key, _, text = item.partition("=")
-        measure = _MEASURE.fullmatch(text)
         if key in _WORDS:
             row[_WORDS[key]] = text
         elif key in _COUNTS and text.isdecimal() and int(text) < 1 << (63 if key == "bootstrap_room" else 31):
             row[_COUNTS[key]] = int(text)
-        elif key in _MEASURES and measure is not None and _MEASURES[key] not in row:
-            row[_MEASURES[key]] = float(measure[1]) * (1000.0 if measure[2] == "s" else 1.0)
+        elif key in _MEASURES and _MEASURES[key] not in row and (measure := _measure(text)) is not None:
+            row[_MEASURES[key]] = measure
         elif item:
             rest[key] = text
     if "entry_ts" not in row and "=" in match[2]:
         return None
     if rest:
-        row["rest"] = json.dumps(rest, ensure_ascii=False)
+        row["rest"] = as_json(rest)
     return row
+
+
+def _measure(text: str) -> float | None:
+    """A figure with its unit, milliseconds for a duration; None for anything else."""
+    for unit, factor in _UNITS:
+        if text.endswith(unit):
+            figure = text.removesuffix(unit)
+            return float(figure) * factor if figure.isascii() and figure.removeprefix("-").replace(".", "", 1).isdecimal() and len(figure) < 20 else None
+    return None

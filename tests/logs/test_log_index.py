@@ -62,7 +62,7 @@ def figures(path: Path, fast: bool) -> dict[str, Any]:
         "watchdog_timeouts": sum(e["kind"] == "watchdog" for e in events),
         "token_usage_min": min((s["token_usage"] for s in samples if s["token_usage"] is not None), default=None), "token_usage_max": top("token_usage"),
         "swa_usage_max": top_rest("swa token usage"), "mamba_usage_max": top_rest("mamba usage"), "prealloc_usage_max": top("preallocated_usage"),
-        "running_max": top("running"), "queue_max": top("queued"), "prealloc_req_max": None, "transfer_req_max": top("transfer_queue"),
+        "running_max": top("running"), "queue_max": top("queued"), "transfer_req_max": top("transfer_queue"),
         "inflight_or_transferring_max": top("inflight_queue"), "retracted_req_max": top("retracted"), "cached_token_max": top("cached_tokens"),
         "ranks": len(account["ranks"]), "rank_list": " ".join(sorted({tag for tags in account["ranks"] for tag in tags.split()}, key=lambda t: (t.rstrip("0123456789"), int(t.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ_"))))),
         "prealloc_req_max": max((v for v in (top("prealloc_queue"), top("bootstrap_queue")) if v is not None), default=None),
