@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 
 import pytest
@@ -49,7 +50,7 @@ def exchange(packets: list[bytes], *, close: bool = True) -> tuple[Response | Ex
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     edges = sorted({p % len(data) for p in places} | {0, len(data)})
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(edges)]
 
 
 EVENTS = b"data: {\"a\": 1}\n\ndata: " + b"x" * 300 + b"\n\ndata: [DONE]\n\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -165,11 +166,11 @@ def test_no_turn_leaves_before_its_predecessor_ended_and_gaps_do_not_add_up() ->
     count, gap = 30, 0.03
     replay, servers = replayed([[turn("a", k, 20 + 5 * k, output=2, gap_s=gap) for k in range(count)]])
     requests = servers["decode-0"].requests
-    errors = [after.t - before.ended_t - gap for before, after in zip(requests, requests[1:], strict=False)]
+    errors = [after.t - before.ended_t - gap for before, after in itertools.pairwise(requests)]
     assert min(errors) > -0.002, "a turn left before its gap was over"
     assert sorted(errors)[len(errors) // 2] < 0.02
     rows = replay.journal.rows
-    for before, after in zip(rows, rows[1:], strict=False):
+    for before, after in itertools.pairwise(rows):
         assert after.scheduled_t == pytest.approx(before.finished_t + gap)
         assert after.dispatched_t >= after.scheduled_t
 
@@ -211,7 +212,7 @@ def test_the_time_limit_truncates_what_is_in_flight() -> None:
         await asyncio.sleep(30)
 
     started = time.monotonic()
-    replay, servers = replayed([[turn("a", 0, 20), turn("a", 1, 40)]], {"decode-0": forever}, time_limit_s=0.2)
+    replay, _servers = replayed([[turn("a", 0, 20), turn("a", 1, 40)]], {"decode-0": forever}, time_limit_s=0.2)
     assert time.monotonic() - started < 3
     assert [r.status for r in replay.journal.rows] == ["truncated"] and replay.core.failed == 0
 
@@ -270,7 +271,7 @@ def test_an_answer_that_does_not_come_is_given_up_and_the_server_learns_it() -> 
     async def never(x: Exchange) -> None:
         await asyncio.sleep(30)
 
-    replay, servers = replayed(one(), {"decode-0": never}, timeout_s=0.2)
+    replay, _servers = replayed(one(), {"decode-0": never}, timeout_s=0.2)
     assert replay.journal.rows[0].error_kind == "client_timeout"
 
 
