@@ -219,3 +219,10 @@ def test_every_claim_of_the_configuration_has_its_sql_and_every_metric_its_place
         assert metrics
         families = {p + q for p in ("ttft_", "response_") for q in ("mean", "p50", "p90", "p99")} if name == "headline" else set()
         assert {m for m in metrics if f"`{m}`" not in rows[name]} - families == set(), name
+
+
+def test_headline_quantiles_are_linear_between_ranks_and_of_answered_requests_only(world: World) -> None:
+    world.run(requests=[*({"first_token_t": t / 2, "finished_t": t} for t in (1.0, 2.0, 4.0)), {"status": "error", "finished_t": 90.0}])
+    assert world.value("headline", "latency_p90") == pytest.approx(3.6)
+    assert world.value("headline", "ttft_p90") == pytest.approx(1.8)
+    assert world.value("headline", "latency_p99") == pytest.approx(3.96)
