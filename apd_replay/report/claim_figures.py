@@ -16,6 +16,7 @@ SCOPE_COLORS = {"direct": svg.BLUE, "fallback": svg.ORANGE, "seed": svg.PURPLE, 
 
 
 def figures(evidence: Evidence) -> list[Figure]:
+    """The claim's figures; those without evidence are left out."""
     draw = _DRAW.get(evidence.claim)
     return [] if draw is None or not evidence.rows else [f for f in draw(evidence) if f is not None]
 
@@ -74,14 +75,14 @@ def _s0(e: Evidence) -> list[Figure | None]:
     note = "Every dot is one run of the same configuration; the large dot is their mean. What lies inside this spread decides nothing."
     return [
         _replicate_dots(e, "errors", "Errors of runs of one configuration", ["errors"], "failed requests a run", note),
-        _replicate_dots(e, "latency", "Latency and TTFT of runs of one configuration", ["latency_p50", "latency_p90", "ttft_p50"], "seconds (log scale)", note, log=True),
+        _replicate_dots(e, "latency", "Latency and TTFT of runs of one configuration", ["latency_p50", "latency_p90", "ttft_p50"], "seconds (log scale)", note, log=True, first_only=True),
     ]
 
 
 def _s1(e: Evidence) -> list[Figure | None]:
     return [
         _bars(e, "bins", "Sessions by their direct-to-D rate", ["direct_rate_bin"], "sessions", "direct-to-D rate of a session's follow-up turns, %",
-              "Bars are means over replicates, dots the replicates. Full end bins and an empty middle: bimodal."),
+              "Bars are means over replicates, dots the replicates. Bimodal means full end bins and an empty middle."),
         _replicate_dots(e, "paths", "What a turn costs on each path", ["latency_mean", "ttft_mean"], "mean seconds (log scale)",
                         "Mean latency and TTFT of requests that ended well, by path.", log=True, first_only=True),
     ]
@@ -90,7 +91,7 @@ def _s1(e: Evidence) -> list[Figure | None]:
 def _s2(e: Evidence) -> list[Figure | None]:
     return [
         _bars(e, "trims", "Trims of idle sessions and failed rooms on each D", ["trims", "failed_rooms"], "events a run", "decode worker",
-              "A D whose failed rooms outnumber its trims could not free room as fast as it was asked to."),
+              "Where failed rooms outnumber trims, a D did not free room as fast as it was asked to. Only runs with logs are in it."),
         _bars(e, "peaks", "Highest KV pool usage of each D", ["peak_token_usage"], "share of the pool", "decode worker", "From the D's own batch lines (two decimals)."),
     ]
 
@@ -113,7 +114,7 @@ def _s4(e: Evidence) -> list[Figure | None]:
 
 
 def _s5(e: Evidence) -> list[Figure | None]:
-    found = [_bars(e, "p", "Failed rooms and rejections of each P", ["failed_rooms", "rejections"], "rooms a run", "prefill worker", "Requests are spread evenly; failures are not.")]
+    found = [_bars(e, "p", "Failed rooms and rejections of each P", ["failed_rooms", "rejections"], "rooms a run", "prefill worker", "The claim: one P has nearly all the failures, though both get as many requests.")]
     links = [r for r in e.metric("failed_rooms") if r["scope"] and ">" in r["scope"] and r["replicate"] is not None]
     if links:
         experiment = ordered(r["experiment"] for r in links)[0]
@@ -131,7 +132,7 @@ def _s5(e: Evidence) -> list[Figure | None]:
 def _s7(e: Evidence) -> list[Figure | None]:
     metrics = [m for m in ("gap_p10", "gap_p50", "gap_p90", "gap_p99", "gap_max") if e.metric(m)]
     return [
-        _replicate_dots(e, "gaps", "Gaps between turns, of the trace and of the replay", metrics, "seconds (log scale)", "At time-scale S the replay's gaps are the trace's, divided by S.", log=True, first_only=True) if metrics else None,
+        _replicate_dots(e, "gaps", "Gaps between turns, of the trace and of the replay", metrics, "seconds (log scale)", "At time-scale S a faithful replay has the trace's gaps, divided by S.", log=True, first_only=True) if metrics else None,
         _over_dots(e, "headline", "KVC over DP: S = 1 against S = 10", ["headline_change"], "ratio of ratios (log scale)", 1.0, "no change", log=True),
         _over_dots(e, "changes", "KVC's errors and direct-to-D rate: S = 1 against S = 10", ["errors_change", "direct_rate_change"], "change", 0.0, "no change"),
     ]
@@ -140,7 +141,7 @@ def _s7(e: Evidence) -> list[Figure | None]:
 def _s8(e: Evidence) -> list[Figure | None]:
     return [
         _bars(e, "links", "Real send failures and instant rejections on each link", ["real_failures", "rejections"], "rooms a run", "link",
-              "A latched link fails once for real and then rejects at once."),
+              "The claim: a link fails once for real, is latched, and from then on rejects at once."),
         _replicate_dots(e, "share", "Share of failures that were instant rejections", ["rejection_share"], "share", "The claim asks for 0.9.", reference=0.9, reference_name="0.9"),
     ]
 

@@ -29,7 +29,7 @@ def number(value: Any) -> str:
         return "0"
     if isinstance(value, int) or size >= 100 or value == int(value):
         return f"{value:,.0f}".replace("-", "−")
-    if size < 0.001:
+    if size < 0.0001:
         return f"{value:.2e}".replace("-", "−")
     decimals = max(0, 2 - math.floor(math.log10(size)))
     return f"{value:.{decimals}f}".replace("-", "−")

@@ -101,7 +101,7 @@ def links(source: Source, run: Row) -> Figure | None:
         rows.append([f"{p}>{d}", *list(whole.values())[2:]])
     ticks = {name: tick for name, tick in TICKS.items() if any(k == name for s in strips for _, k in s.marks)}
     title = "Links P > D: first failure, rejections, successes, recovery"
-    picture = charts.strips(_heading(title, run, f"{len(by_link)} links, {len(transfers):,} transfers"), strips, {"latched": "#f3d9c4"}, ticks,
+    picture = charts.strips(_heading(title, run, f"{len(by_link)} links, {len(transfers):,} transfers"), strips, {"latched": "#f3d9c4"} if any(s.spans for s in strips) else {}, ticks,
                             "seconds since the run's start", step=17.0, note_title="failed")
     columns = ("link", "attempts", "successes", "real failures", "rejections", "successes after the latch", "first real failure, s", "first rejection, s", "last rejection, s", "last success, s", "recovered, s")
     return _figure(run, "links", title, "One tick a transfer, when it ended. Shaded: from the link's first real failure to its recovery, or to its last transfer where it never recovered.",

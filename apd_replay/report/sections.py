@@ -61,8 +61,9 @@ def _headline(source: Source, verdicts: Sequence[Verdict]) -> Section:
     for group in source.groups():
         evidence = select(source.evidence, "headline", group)
         section.blocks += _opening(group, verdicts, "headline")
-        compared = {e for v in source.verdicts if (v["claim"], v["engine"], v["trace"]) == ("headline", group.engine, group.trace) for e in v["experiments"] or ()}
-        per_run = [r for r in evidence.rows if r["replicate"] is not None and (not compared or r["experiment"] in compared)]
+        compared = _experiments(source, group, "headline")
+        drawn = replace(evidence, rows=[r for r in evidence.rows if not compared or r["experiment"] is None or r["experiment"] in compared])
+        per_run = [r for r in drawn.rows if r["replicate"] is not None]
         keys = sorted({(r["experiment"], r["replicate"]) for r in per_run}, key=lambda k: (natural(k[0]), k[1]))
         metrics = [m for m in HEADLINE_TABLE if any(r["metric"] == m for r in per_run)]
         values = {(r["experiment"], r["replicate"], r["metric"]): r["value"] for r in per_run if r["scope"] is None}
@@ -75,7 +76,7 @@ def _headline(source: Source, verdicts: Sequence[Verdict]) -> Section:
         if over:
             rows = [[r["metric"], r["scope"], r["experiment"], r["value"], r["low"], r["high"], r["unit"], r["n"]] for r in over]
             section.blocks.append(_without_empty_columns(Table("KVC against DP, over the replicates", ("metric", "scope", "experiment", "value", "low", "high", "unit", "n"), rows, engine=group.engine)))
-        section.blocks += _figures_and_evidence(evidence)
+        section.blocks += [*claim_figures.figures(drawn), *_all_evidence(evidence)]
     section.blocks += _errata(source, "headline")
     return section
 
@@ -92,7 +93,7 @@ def _claim(source: Source, claim: str, verdicts: Sequence[Verdict]) -> Section:
         if not opening and not evidence.rows:
             continue
         section.blocks += opening or [Heading(f"trace {group.trace}", group.engine)]
-        section.blocks += _figures_and_evidence(evidence)
+        section.blocks += [*claim_figures.figures(evidence), *_all_evidence(evidence)]
         if claim == "s1":
             run = next((r for r in source.runs_of(group) if not run_figures.dp(r)), None)
             section.blocks += [f for f in [run and run_figures.session_sizes(source, run)] if f]
@@ -144,9 +145,9 @@ def _opening(group: Group, verdicts: Sequence[Verdict], claim: str) -> list[Bloc
 
 
 def _findings(notes: str) -> list[str]:
-    """The notes of a verdict, one a condition."""
+    """The notes of a verdict, one a condition, then its remarks."""
     states = "|".join(state.value for state in State)
-    return [part for part in re.split(f"; (?=(?:{states}): )", notes) if part]
+    return [part for part in re.split(f"; (?=(?:{states}): |[A-Z][a-z]+ [a-z])", notes) if part]
 
 
 def _uncertainty(v: Verdict) -> str:
@@ -155,8 +156,13 @@ def _uncertainty(v: Verdict) -> str:
     return f"N = {v.n} on the thinner side; " + ("95 % interval over replicates" if v.figures["effect_low"] is not None else "no interval: too few replicates, or a figure over all of them")
 
 
-def _figures_and_evidence(evidence: Evidence) -> list[Block]:
-    return [*claim_figures.figures(evidence), *([evidence.table()] if evidence.rows else [])]
+def _all_evidence(evidence: Evidence) -> list[Block]:
+    return [evidence.table()] if evidence.rows else []
+
+
+def _experiments(source: Source, group: Group, claim: str) -> set[str]:
+    """The experiments that a claim was decided on."""
+    return {e for v in source.verdicts if (v["claim"], v["engine"], v["trace"]) == (claim, group.engine, group.trace) for e in v["experiments"] or ()}
 
 
 def _gaps(source: Source, group: Group) -> list[Block]:
@@ -166,13 +172,17 @@ def _gaps(source: Source, group: Group) -> list[Block]:
 
 
 def _runs(source: Source) -> list[Section]:
-    """Pictures of single runs: the first two experiments with D workers (baseline, backpressure) and the first without, of each group."""
+    """Pictures of single runs: one of each experiment behind the headline (KVC, DP) and behind s3 (backpressure); where these
+    were not decided, of the first two experiments with D's and the first without."""
     section = Section("runs", "Inside single runs: sessions, KV pools, links")
     for group in source.groups():
         firsts: dict[str, Row] = {}
         for run in source.runs_of(group):
             firsts.setdefault(run["experiment"], run)
-        pictured = [r for r in firsts.values() if not run_figures.dp(r)][:2] + [r for r in firsts.values() if run_figures.dp(r)][:1]
+        asked = _experiments(source, group, "headline") | _experiments(source, group, "s3")
+        pictured = [r for e, r in firsts.items() if e in asked]
+        if not pictured:
+            pictured = [r for r in firsts.values() if not run_figures.dp(r)][:2] + [r for r in firsts.values() if run_figures.dp(r)][:1]
         for run in pictured:
             section.blocks.append(Heading(f"{run['experiment']}, replicate {run['replicate']} · trace {group.trace}", group.engine))
             section.blocks += run_figures.of_run(source, run)
