@@ -55,6 +55,8 @@ def build(results: Path, decided: Mapping[str, pa.Table] | None = None) -> Path:
             connection.execute("USE memory")
             connection.execute("DETACH apd")
         os.replace(draft, results / FILE)
+    except (duckdb.IOException, duckdb.FatalException) as error:  # a full disk, a read-only folder
+        raise ApdError(str(error).splitlines()[0]) from None
     finally:
         draft.unlink(missing_ok=True)
         draft.with_name(draft.name + ".wal").unlink(missing_ok=True)

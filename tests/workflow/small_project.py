@@ -64,7 +64,7 @@ class Project:
 
     def stored(self) -> dict[str, int]:
         """Sealed runs and when they were sealed."""
-        return {p.name: p.stat().st_mtime_ns for p in (self.folder / "results/store").iterdir() if not p.name.startswith(".")}
+        return {p.name: p.stat().st_mtime_ns for p in (self.folder / "results/store").glob("[!.]*")}
 
     def edit(self, file: str, old: str, new: str) -> None:
         place = self.folder / file

@@ -147,6 +147,13 @@ def test_an_imported_run_is_parsed_and_reported_and_never_replayed(project: Proj
     assert project.stale("--forceall")["replay"] == 4
 
 
+def test_an_imported_run_is_never_replaced_by_a_replay_of_the_same_id(project: Project) -> None:
+    remove("results/runs/A@tiny/r1.json")(project)
+    add_run(project, "A@tiny", "imported")
+    refused = project.snakemake("report", check=False)
+    assert refused.returncode != 0 and "r1.json: experiment: is an imported run of an experiment that is also to be replayed" in refused.stderr
+
+
 def test_a_gpu_run_that_exists_is_never_replayed_by_itself(project: Project) -> None:
     gpu = "  G: {cluster: 2p6d, policy: kv_aware, engine: sglang, replicates: 2}\n"
     append("config/experiments/tiny.yaml", gpu)(project)
