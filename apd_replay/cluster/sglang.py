@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -106,5 +107,9 @@ def _offline(model: str) -> dict[str, str]:
 
 
 def _plugins(experiment: Experiment) -> dict[str, str]:
-    """SGLang loads every plugin that is installed: name the ones that this run wants, none included."""
-    return {"SGLANG_PLUGINS": "apd_replay" if experiment["sglang"]["plugin"] else "none"}
+    """SGLang loads every plugin that is installed: name the ones that this run wants, none included (sglang_plugin/settings.py has the second)."""
+    if not experiment["sglang"]["plugin"]:
+        return {"SGLANG_PLUGINS": "none"}
+    told = {"admission": experiment["admission"], "eviction": experiment["eviction"], "hint": experiment["backpressure"],
+            "overshoot_per_usage": experiment["overshoot_per_usage"]}  # fmt: skip
+    return {"SGLANG_PLUGINS": "apd_replay", "APD_SGLANG_PLUGIN": json.dumps(told)}

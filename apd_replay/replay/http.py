@@ -220,12 +220,13 @@ class HttpDriver:
         self._do(commands)
 
     def _bootstrap(self, request: Request) -> dict[str, Any]:
+        named = {"routing_key": request.session} if self.core.settings.resident else {}  # tells a D's plugin whose KV it is
         if request.path == "direct":
-            return {"bootstrap_host": DIRECT}
+            return {"bootstrap_host": DIRECT, **named}
         if request.prefill is None or not self.targets.prefill:
-            return {}
+            return named
         prefill = self.targets.prefill[request.prefill]
-        return {"bootstrap_host": prefill.bootstrap_host, "bootstrap_port": prefill.bootstrap_port, "bootstrap_room": request.room}
+        return {"bootstrap_host": prefill.bootstrap_host, "bootstrap_port": prefill.bootstrap_port, "bootstrap_room": request.room, **named}
 
     async def _exchange(self, request: Request, pieces: list[bytes], on_sent: Any) -> Answer | Failure:
         def on_first() -> None:

@@ -372,7 +372,7 @@ def test_an_admitted_turn_goes_to_its_decode_alone_and_a_refused_one_through_pre
     assert [r.path for r in replay.journal.rows] == ["seed", "direct", "fallback"]
     by_rid = {x.body.get("rid"): x for x in servers["decode-0"].requests if x.path == "/generate"}
     assert by_rid["a-1"].body["bootstrap_host"] == "direct" and "bootstrap_room" not in by_rid["a-1"].body
-    assert len(by_rid["a-1"].prompt) == 40
+    assert len(by_rid["a-1"].prompt) == 40 and {x.body["routing_key"] for x in by_rid.values()} == {"a"}
     assert [x.body["rid"] for x in servers["prefill-0"].requests] == ["a-0", "a-2"]
     asked = [x.body for x in servers["decode-0"].requests if x.path == "/admit_direct_append"]
     assert [(q["session"], q["history_tokens"], q["appended_tokens"], q["output_reserve_tokens"]) for q in asked] == [("a", 23, 17, 512), ("a", 43, 17, 512)]
