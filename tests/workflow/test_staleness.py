@@ -154,6 +154,19 @@ def test_an_imported_run_is_never_replaced_by_a_replay_of_the_same_id(project: P
     assert refused.returncode != 0 and "r1.json: experiment: is an imported run of an experiment that is also to be replayed" in refused.stderr
 
 
+def test_imported_runs_alone_make_a_report(project: Project) -> None:
+    add_run(project, "X", "imported")
+    results = project.folder / "theirs"
+    (results / "store").mkdir(parents=True)
+    (results / "runs").mkdir()
+    (project.folder / "results/store/feedfeedfeedfeed").rename(results / "store/feedfeedfeedfeed")
+    (project.folder / "results/runs/X").rename(results / "runs/X")
+    alone = ("report", "--config", "matrix=imported", "results=theirs")
+    assert project.stale(*alone) == {"parse": 1, **LATER}
+    project.snakemake(*alone)
+    assert "<html" in (results / "report/report.html").read_text()
+
+
 def test_a_gpu_run_that_exists_is_never_replayed_by_itself(project: Project) -> None:
     gpu = "  G: {cluster: 2p6d, policy: kv_aware, engine: sglang, replicates: 2}\n"
     append("config/experiments/tiny.yaml", gpu)(project)

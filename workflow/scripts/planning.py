@@ -85,6 +85,9 @@ class Plan:
         lying = sorted(f"{f.parent.name}/{f.stem}" for f in (self.results / "runs").glob("*/r*.json"))
         others = [name for name in lying if name not in self.runs]
         simulated = {run.experiment.id for run in self.runs.values() if run.experiment["engine"] not in GPU_ENGINES}
+        for name in lying:
+            if name.rpartition("/r")[0] in simulated:
+                self._refuse_imported(name)
         self.retired = [name for name in others if name.rpartition("/r")[0] in simulated]
         self.kept = [name for name in others if name not in self.retired]
 
@@ -139,6 +142,13 @@ class Plan:
         if made_by != run.cell:
             print(f"note: {file} was made by another configuration or revision and is kept; delete it to run {run.experiment.id} again", file=sys.stderr)
         return True
+
+    def _refuse_imported(self, name: str) -> None:
+        """A replay under the id of an imported run (its manifest names no `cell`) would take its place."""
+        file = self.results / "runs" / f"{name}.json"
+        if "cell" not in json.loads(file.read_text(encoding="utf-8")):
+            raise ConfigError(file, "experiment", "is an imported run of an experiment that is also to be replayed; import it under another id (--as ID), "
+                              "or set `results` to another folder")  # fmt: skip
 
     def _trace(self, configuration: Configuration, experiment: Experiment) -> str:
         source = experiment["trace"]
