@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +14,24 @@ from markupsafe import Markup
 from apd_replay import __version__
 from apd_replay.report.model import Figure, Link, Report, Table
 from apd_replay.report.numbers import listed, number, plain
+from apd_replay.warehouse.database import write_text
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
 
 
 def write(report: Report, folder: Path) -> None:
-    """Everything by rename: report.html last, so that it never shows figures that are not there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    figures = {b.name: b for s in report.sections for b in s.blocks if isinstance(b, Figure)}
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".figures-") as fresh:
-        for name, figure in figures.items():
-            (Path(fresh) / f"{name}.svg").write_text(_standalone(figure.svg), encoding="utf-8")
-        shutil.rmtree(folder / "figures", ignore_errors=True)
-        os.chmod(fresh, 0o755)
-        os.replace(fresh, folder / "figures")
-        Path(fresh).mkdir()
-    _replace(folder / "report.md", markdown(report))
-    _replace(folder / "report.html", html(report))
+    """Every file whole, by rename; report.html last, so that it never shows figures that are not there."""
+    figures = folder / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    svg_of = {f"{b.name}.svg": b.svg for s in report.sections for b in s.blocks if isinstance(b, Figure)}
+    text_of = {"report.md": markdown(report), "report.html": html(report)}
+    for name, svg in svg_of.items():
+        write_text(figures / name, _standalone(svg))
+    for old in figures.glob("*.svg"):
+        if old.name not in svg_of:
+            old.unlink(missing_ok=True)
+    for name, text in text_of.items():
+        write_text(folder / name, text)
 
 
 def html(report: Report) -> str:
@@ -90,11 +88,3 @@ def _md(value: Any) -> str:
 
 def _standalone(svg: str) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + svg + "\n"
-
-
-def _replace(file: Path, text: str) -> None:
-    handle, fresh = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-    with os.fdopen(handle, "w", encoding="utf-8") as out:
-        out.write(text)
-    os.chmod(fresh, 0o644)
-    os.replace(fresh, file)

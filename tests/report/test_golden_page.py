@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from conftest import CONFIG
@@ -19,7 +20,7 @@ Figures = Callable[..., list[float]]
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Node:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("golden-page")
     results = work / "results"
     for command in (
@@ -30,6 +31,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Node:
     ):
         done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+    return results
+
+
+@pytest.fixture(scope="module")
+def tree(results: Path) -> Node:
     return page(results)
 
 
@@ -104,3 +110,14 @@ def test_links_show_the_latch(tree: Node) -> None:
     counts = dict(zip(heads, link, strict=True))
     assert (counts["real failures"], counts["rejections"], counts["successes after the latch"], counts["recovered, s"]) == (2, 151, 0, None)
     assert float(str(counts["first real failure, s"])) < float(str(counts["last rejection, s"]))
+
+
+def test_every_link_into_the_store_leads_to_a_file_and_its_line(results: Path, tree: Node) -> None:
+    links = {(unquote(a.attributes["href"]), a.text) for a in tree.all("a") if a.attributes["href"].startswith("../")}
+    assert len(links) > 20
+    for href, text in links:
+        file = results / "report" / href
+        assert file.is_file(), href
+        if ".log:" in text:
+            line = file.read_text().splitlines()[int(text.rsplit(":", 1)[1]) - 1]
+            assert re.search("failed|Session trim", line), line

@@ -1,4 +1,5 @@
-// Click a column's head to sort by it; the page is complete without this.
+// Click a column's head to sort by it, rest on a number to see all its digits; the page is complete without this.
+document.addEventListener("mouseover", (event) => { const cell = event.target.closest("td[data-v]"); if (cell) cell.title = cell.dataset.v; });
 document.querySelectorAll("th[data-sort]").forEach((head) => head.addEventListener("click", () => {
   const column = head.cellIndex, body = head.closest("table").tBodies[0], up = head.dataset.sort !== "up";
   head.closest("tr").querySelectorAll("th").forEach((other) => { other.dataset.sort = ""; other.removeAttribute("aria-sort"); });
