@@ -118,6 +118,7 @@ def _midnight(date: str) -> float | None:
 def rank(tags: str, name: str) -> int | None:
     """The number of one rank tag, `TP` of `DP1 TP3`: 3."""
     for tag in tags.split():
-        if tag.startswith(name) and tag[len(name) :].isdecimal():
-            return int(tag[len(name) :])
+        digits = tag[len(name) :]
+        if tag.startswith(name) and digits.isdecimal() and len(digits) < 10:
+            return int(digits)
     return None

@@ -54,13 +54,20 @@ class Reader:
             raise InputError(self.path, f"cannot be read: {error.strerror or error}") from None
 
     def _read(self, handle: IO[bytes]) -> bytes:
+        """Up to a block of bytes; of a cut archive, all that can be unpacked."""
+        parts: list[bytes] = []
+        size = 0
         try:
-            return handle.read(BLOCK_BYTES) or b""
+            if not isinstance(handle, gzip.GzipFile):
+                return handle.read(BLOCK_BYTES) or b""
+            while size < BLOCK_BYTES and (part := handle.read1(BLOCK_BYTES - size)):
+                parts.append(part)
+                size += len(part)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.cut_gzip = True
-            return b""
         except OSError as error:
             raise InputError(self.path, f"cannot be read: {error.strerror or error}") from None
+        return b"".join(parts)
 
     def _blocks(self, handle: IO[bytes]) -> Iterator[Block]:
         carry, offset, line = b"", 0, 1

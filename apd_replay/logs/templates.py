@@ -77,6 +77,8 @@ def learn(raw: bytes) -> Template | None:
     if row is None or (shown is None and any(key == batch.AMBIGUOUS for key, _ in pairs)):
         return None  # what the ambiguous key means depends on the lines before
     values = _values(message, head, pairs, stamp.end())
+    if values is None:
+        return None
     segments, numbers = _segments(line, values)
     if max(len(segment.text) for segment in segments) > _LONGEST_TEXT:
         return None
@@ -86,7 +88,7 @@ def learn(raw: bytes) -> Template | None:
     return Template(tuple(segments), midnight, stamp.start(2), fraction, head[1].lower(), stamp[4].strip(), shown, tuple(rest))
 
 
-def _values(message: str, head: re.Match[str], pairs: list[tuple[str, str]], base: int) -> list[_Value]:
+def _values(message: str, head: re.Match[str], pairs: list[tuple[str, str]], base: int) -> list[_Value] | None:
     """Where each value stands in the line, and its column as batch.read gives it."""
     out, taken = [], set[str]()
     if head[2]:
@@ -95,9 +97,11 @@ def _values(message: str, head: re.Match[str], pairs: list[tuple[str, str]], bas
     for key, value in pairs:
         at = message.index(f"{key}: {value}", at) + len(key) + 2
         column = batch.COLUMNS[head[1].lower()].get(key)
-        if column is None or column in taken or batch.number(value, column) is None:
+        if column in taken:
             column = None
-        else:
+        elif column is not None:
+            if batch.number(value, column) is None or not _NUMBER.fullmatch(value):
+                return None  # this line's value does not fit the column; that of the next one may
             taken.add(column)
         out.append(_Value(base + at, base + at + len(value), key, column))
         at += len(value)

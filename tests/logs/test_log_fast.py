@@ -1,0 +1,176 @@
+"""The quick way and the line-by-line way agree on everything; a prefix gives a prefix; nothing raises."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import log_lines as L
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from apd_replay.logs import collect as collecting
+from apd_replay.logs import reading
+from apd_replay.logs.collect import Log, collect, collect_all
+
+RAW = Path(__file__).parents[3] / "shared/data"
+SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+WHOLE = [line for _, line, _ in L.BATCHES] + [line for line, _, _ in L.EVENTS] + [*L.TRACEBACK, L.STATS, L.ACCESS, L.ROUTER, L.GLOG_TIMEOUT, L.SERVER_ARGS.format(mode="decode"),
+         L.SERVER_ARGS_DICT.format(mode="prefill"), L.T, "", L.T + "nobody knows this one 17", (L.T + L.P_FAILED).rstrip(), "it might be dead"]  # fmt: skip
+
+
+def rows(log: Log) -> dict[str, list[dict[str, Any]]]:
+    return {name: sorted((row for batch in getattr(log, name).batches() for row in batch.to_pylist()), key=lambda r: (r["file"], r["line"], json.dumps(r))) for name in ("samples", "events", "stats")}
+
+
+def everything(log: Log) -> Any:
+    return rows(log), log.accounts, sorted(map(str, log.unknown)), log.role, log.first_stamp, log.last_stamp, log.served, log.entry_gaps
+
+
+def varied(rng: random.Random, line: str) -> str:
+    """The line with other numbers, at times odd ones."""
+    out = []
+    for char in line:
+        if char.isdigit() and rng.random() < 0.3:
+            char = str(rng.randint(0, 9))
+            if rng.random() < 0.02:
+                char += rng.choice(["x", "", "99999999", ".", ",", "\r", " "])
+        out.append(char)
+    return "".join(out)
+
+
+@pytest.fixture(params=[1 << 10, 1 << 14, 4 << 20], ids=["1 KB blocks", "16 KB blocks", "4 MB blocks"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(reading, "BLOCK_BYTES", request.param)
+    return int(request.param)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_ways_agree_on_mixed_logs(seed: int, blocks: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    weights = [8] * len(L.BATCHES) + [1] * (len(WHOLE) - len(L.BATCHES))
+    text = "\n".join(varied(rng, line) for line in rng.choices(WHOLE, weights, k=1500)) + rng.choice(["\n", ""])
+    path = tmp_path / "x.log"
+    path.write_text(text)
+    assert everything(collect([path], fast=True)) == everything(collect([path], fast=False))
+
+
+def test_the_quick_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast path that leaves its lines to the slow one would pass every comparison: count the lines that reach the parser."""
+    path = tmp_path / "x.log"
+    path.write_text("\n".join(line for _, line, _ in L.BATCHES[1:] for _ in range(200)) + "\n")
+    seen = []
+    original = collecting.LogParser.line
+    monkeypatch.setattr(collecting.LogParser, "line", lambda self, *args: seen.append(1) or original(self, *args))
+    log = collect([path], fast=True)
+    assert log.samples.rows == 200 * (len(L.BATCHES) - 1) and not seen
+
+
+@pytest.mark.skipif(not (RAW / "sglang-gpu-runs").is_dir(), reason="the raw runs (../shared/data) are not here")
+def test_both_ways_agree_on_the_raw_runs(blocks: int) -> None:
+    files = sorted(RAW.glob("sglang-*-runs/**/*.log")) + sorted(RAW.glob("sglang-*-runs/**/*.log.gz"))
+    for path in files[:: 3 if blocks > 1 << 20 else 17]:
+        assert everything(collect([path], fast=True)) == everything(collect([path], fast=False)), path
+
+
+LINES = st.lists(st.sampled_from(WHOLE) | st.text(max_size=60).map(lambda t: t.replace("\n", " ")), max_size=25)
+
+
+@SETTINGS
+@given(lines=LINES, keep=st.integers(0, 25))
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_prefix_gives_a_prefix(lines: list[str], keep: int, fast: bool, tmp_path: Path) -> None:
+    """Only the event that is still open at the cut (a traceback, a failure whose reason comes on the next line) may know less."""
+    path = tmp_path / "x.log"
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="\n")
+    whole = rows(collect([path], fast=fast))
+    path.write_text("".join(line + "\n" for line in lines[:keep]), encoding="utf-8", newline="\n")
+    part = rows(collect([path], fast=fast))
+    for name, found in part.items():
+        reference = [row for row in whole[name] if row["line"] <= keep]
+        assert len(found) == len(reference)
+        differ = [(a, b) for a, b in zip(found, reference, strict=True) if a != b]
+        for a, b in differ:
+            assert name == "events" and (a["line"], a["offset"], a["room"]) == (b["line"], b["offset"], b["room"])
+            assert a["kind"] == "exception" == b["kind"] or '"wrapped": true' in a["rest"]
+
+
+@SETTINGS
+@given(data=st.binary(max_size=400) | st.lists(st.binary(max_size=40) | st.sampled_from([line.encode() for line in WHOLE]), max_size=12).map(b"\n".join))
+@pytest.mark.parametrize("fast", [False, True])
+def test_no_bytes_raise_and_the_books_balance(data: bytes, fast: bool, tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(b"\n" + data if data[:2] == b"\x1f\x8b" else data)
+    account = collect([path], fast=fast).accounts[0]
+    read = path.read_bytes()
+    assert account["lines"] == read.count(b"\n") + bool(read and not read.endswith(b"\n")) and account["bytes"] == len(read)
+    assert account["lines"] == sum(account[k] for k in ("row_lines", "known_lines", "cut_lines", "unknown_lines", "over_long_lines"))
+
+
+@SETTINGS
+@given(first=LINES, second=LINES)
+def test_two_logs_do_not_disturb_each_other(first: list[str], second: list[str], tmp_path: Path) -> None:
+    for name, lines in (("a.log", first), ("b.log", second)):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="\n")
+    alone = [everything(collect([tmp_path / name])) for name in ("a.log", "b.log")]
+    together = collect_all([[tmp_path / "b.log"], [tmp_path / "a.log"]])
+    assert [everything(log) for log in reversed(together)] == alone
+
+
+def test_offsets_lead_to_the_line(blocks: int, tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_text("\n".join(WHOLE * 20) + "\n")
+    content, lines = path.read_bytes(), path.read_bytes().split(b"\n")
+    for found in rows(collect([path], fast=True)).values():
+        for row in found:
+            assert content[row["offset"] :].split(b"\n", 1)[0] == lines[row["line"] - 1]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_line_of_30_mb_is_counted_and_not_kept(fast: bool, tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    good = L.BATCHES[9][1].encode()
+    path.write_bytes(good + b"\n" + L.T.encode() + b"Receive: obj=" + b"x" * (30 << 20) + b"\n" + good + b"\n")
+    log = collect([path], fast=fast)
+    account = log.accounts[0]
+    assert (account["lines"], account["row_lines"], account["over_long_lines"]) == (3, 2, 1)
+    assert [(r["line"], r["offset"]) for r in rows(log)["samples"]] == [(1, 0), (3, path.stat().st_size - len(good) - 1)]
+    assert max(len(u["example"]) for u in log.unknown) <= 300
+
+
+def test_rotated_and_packed_files_are_one_log_in_order(tmp_path: Path) -> None:
+    (tmp_path / "d.log.2.gz").write_bytes(gzip.compress((L.SERVER_ARGS.format(mode="decode") + "\n").encode()))
+    (tmp_path / "d.log.1").write_text(L.BATCHES[1][1] + "\n")
+    (tmp_path / "d.log").write_text(L.BATCHES[1][1] + "\n")
+    groups = reading.logs_in_order(sorted(tmp_path.iterdir()))
+    (log,) = collect_all(groups.values(), tmp_path)
+    assert log.worker == "d" and [a["file"] for a in log.accounts] == ["d.log.2.gz", "d.log.1", "d.log"]
+    assert [(r["file"], r["role"], r["launch"]) for r in rows(log)["samples"]] == [("d.log", "decode", 1), ("d.log.1", "decode", 1)]
+
+
+def test_a_cut_archive_gives_what_it_has_and_says_so(tmp_path: Path) -> None:
+    packed = gzip.compress("\n".join([L.BATCHES[1][1]] * 5000).encode())
+    (tmp_path / "d.log.gz").write_bytes(packed[: len(packed) // 2])
+    log = collect([tmp_path / "d.log.gz"])
+    assert log.samples.rows > 0 and "ends too early" in log.notices[0]
+
+
+def test_many_rows_go_through_a_file_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from apd_replay.logs import spool
+
+    path = tmp_path / "x.log"
+    path.write_text("\n".join(WHOLE * 50) + "\n")
+    reference = everything(collect([path]))
+    monkeypatch.setattr(spool, "MEMORY_BYTES", 1000)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 1 << 12)
+    log = collect([path])
+    assert everything(log) == reference
+    files = [log.samples._path, log.events._path]
+    assert all(f is not None and f.exists() for f in files)
+    log.close()
+    assert not any(f is not None and f.exists() for f in files)
