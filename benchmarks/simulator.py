@@ -10,9 +10,9 @@ Timings are CPU seconds (user + system), because other work may share the machin
 from __future__ import annotations
 
 import argparse
+import hashlib
 import heapq
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -78,9 +78,17 @@ def floor(out: Path, events: int) -> Callable[[], object]:
     return work
 
 
+def digest(out: Path) -> str:
+    """Of every file of a run directory."""
+    whole = hashlib.sha256()
+    for file in sorted(p for p in out.rglob("*") if p.is_file()):
+        whole.update(file.relative_to(out).as_posix().encode() + file.read_bytes())
+    return whole.hexdigest()
+
+
 def case(name: str, experiment: Experiment, trace: Trace, rounds: int, folder: Path) -> None:
     out = folder / name
-    results: list[bytes] = []
+    results: list[str] = []
 
     def run() -> None:
         shutil.rmtree(out, ignore_errors=True)
@@ -93,14 +101,15 @@ def case(name: str, experiment: Experiment, trace: Trace, rounds: int, folder: P
     for _ in range(rounds):
         seconds.append(cpu_s(run))
         floors.append(cpu_s(bare))
-        results.append((out / "requests.jsonl").read_bytes())
+        results.append(digest(out))
     tokens = sum(t.output_tokens for s in trace.sessions for t in s.turns)
     report(name, trace.requests, min(seconds), events=events, floor_requests_per_s=round(trace.requests / min(floors)), times_floor=round(min(seconds) / min(floors), 1),
            output_tokens_per_s=round(tokens / min(seconds)), same_bytes=len(set(results)) == 1)  # fmt: skip
 
 
 def report(name: str, requests: int, seconds: float, **more: Any) -> None:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    status = Path("/proc/self/status").read_text()  # ru_maxrss would begin with the parent's peak
+    peak = int(status.split("VmHWM:")[1].split()[0]) // 1024
     print(json.dumps({"case": name, "requests": requests, "cpu_s": round(seconds, 3), "requests_per_s": round(requests / seconds), **more, "peak_mb": peak}), flush=True)
 
 

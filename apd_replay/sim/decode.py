@@ -106,6 +106,8 @@ class DecodeWorker(Worker):
         """Tokens that may be preallocated: free, less a reserve for all under way, or what the longest running request may still need."""
         batch = self.batch
         reserve = RESERVED_TOKENS * (batch.n + len(self.transfer) + len(self.arrived) + len(self.waiting) + len(self.prefilling))
+        for job in self.waiting:  # an admitted append keeps its claim: without this, prompts through P could take what it waits for, for ever
+            reserve += job.input - job.held
         if batch.n:
             longest = max(job.input + (job.output if job.output < CLIP_TOKENS else CLIP_TOKENS) for job in batch.jobs)
             reserve = max(reserve, longest - batch.context)

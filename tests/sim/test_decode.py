@@ -202,6 +202,22 @@ def test_a_direct_turn_whose_slot_is_gone_computes_its_history_again() -> None:
     assert world.firsts["a-1"] - start == pytest.approx(COST.chunk_s + COST.prompt_s(3600, 0))
 
 
+def test_an_append_that_waits_for_room_is_not_overtaken_by_prompts_through_p() -> None:
+    world = World(11_000)
+    world.resident("a", 3000)
+    world.d.transferred(world.through_p("busy", 4000, output=900))
+    assert world.ask(world.turn("a", 5000, 3000)).can_admit
+    blocker = world.through_p("blocker", 1400)  # takes the room between admission and arrival
+    turn = Job(world.turn("a", 5000, 3000), 1.0)
+    world.d.append(turn)
+    world.clock.run(world.clock.now + 0.1)
+    world.through_p("next", 50)
+    assert (turn.stage, world.bootstrapped[-1]) == (Stage.WAITING, "blocker-0")
+    world.d.drop(blocker)
+    world.clock.run()
+    assert turn.generated == 50 and world.bootstrapped[-1] == "next-0"
+
+
 def test_a_prompt_computed_here_stalls_the_decoding() -> None:
     quiet, disturbed = World(100_000), World(100_000)
     for world in (quiet, disturbed):
