@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from apd_replay.cluster import environment
 from apd_replay.cluster.ports import free_ports
 from apd_replay.errors import RunError
+from apd_replay.replay import environment
 
 FILES_NEEDED = 4096  # a connection or two for each request in flight, and SGLang's own
 SHARED_MEMORY_NEEDED = 1 << 30  # SGLang's processes pass batches and load snapshots through it

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from apd_replay import __version__
-from apd_replay.cluster import environment, external, ready, sglang
+from apd_replay.cluster import external, ready, sglang
 from apd_replay.cluster.servers import Server, Servers
 from apd_replay.configuration import Experiment
-from apd_replay.replay import loads
+from apd_replay.replay import environment, loads
 from apd_replay.replay.core import ReplayCore, Settings
 from apd_replay.replay.http import HttpDriver, HttpSettings, PrefillTarget, ServedBy, Targets
 from apd_replay.replay.plan import Plan, plan

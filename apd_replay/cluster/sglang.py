@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from apd_replay.cluster import environment
 from apd_replay.cluster.ports import free_ports
 from apd_replay.cluster.servers import Server
 from apd_replay.configuration import Experiment
 from apd_replay.errors import RunError
+from apd_replay.replay import environment
 from apd_replay.replay.client import Address
 
 HOST = "127.0.0.1"
@@ -24,8 +24,9 @@ _ARGUMENTS = ("--skip-tokenizer-init", "--grammar-backend", "none", "--enable-me
 _ENVIRONMENT = {"TZ": "UTC", "SGLANG_LOG_MS": "1", "SGLANG_HOST_IP": HOST, "PYTHONUNBUFFERED": "1"}
 
 # SGLang without CUDA. Two of its paths ask for CUDA where they need not: a P that sends its cached prefix early, and a D that
-# backs retracted requests up in pinned memory. A scheduler without work would take a whole core.
-_CPU_ARGUMENTS = ("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--sleep-on-idle")
+# backs retracted requests up in pinned memory. A scheduler without work would take a whole core. Half precision, its default even
+# for a float32 model, gains nothing without AMX and blurs what a test compares.
+_CPU_ARGUMENTS = ("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--sleep-on-idle")
 _CPU_DECODE = ("--disaggregation-decode-retraction-backup", "cpu_tensor")
 _CPU_ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX": "0"}
 

@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from importlib import metadata
 from pathlib import Path
 
 from apd_replay.configuration import Experiment
 from apd_replay.errors import RunError
+from apd_replay.replay import environment as servers_environment
 
 PACKAGE = Path(__file__).parent.parent
 REVISIONS = Path(__file__).with_name("revisions.json")
 
 _SHARED = ("trace/model.py", "routing/*.py", "replay/core.py", "replay/plan.py", "replay/hints.py", "replay/records.py")
-_CLIENT = (*(f"replay/{name}.py" for name in ("http", "client", "generate", "prompts", "failures", "admission", "loads", "health")), "cluster/*.py")
+_CLIENT = (*(f"replay/{name}.py" for name in ("http", "client", "generate", "prompts", "failures", "admission", "loads", "health", "environment")), "cluster/*.py")
 DECIDING_CODE = {
     "sim": (*_SHARED, "sim/*.py"),
     "emulator": (*_SHARED, *_CLIENT, "sim/*.py", "emulator/*.py"),
     "sglang": (*_SHARED, *_CLIENT, "sglang_plugin/**/*.py"),
 }
 """Files of the package that decide what a replay does, by engine; commands only parse options."""
-
-_PINNED = ("sglang", "sglang-router", "torch", "mooncake-transfer-engine", "nixl", "sgl-kernel")
 
 
 def revision(engine: str) -> int:
@@ -48,11 +46,15 @@ def code_digest(engine: str) -> str:
 
 
 def environment(engine: str) -> dict[str, str]:
-    """Versions of what else decides a run: nothing for the simulator, SGLang and what moves its KV for real servers."""
+    """Versions of what else decides a run: nothing for the simulator; for real servers SGLang and what moves its KV, in the
+    environment that would run them. Where there is none, a run can be planned but not made."""
     if engine != "sglang":
         return {}
-    installed = {d.name.lower(): d.version for d in metadata.distributions() if d.name}
-    return {name: installed[name] for name in _PINNED if name in installed}
+    try:
+        found = servers_environment.versions(servers_environment.python())
+    except RunError:
+        return {}
+    return {name: version for name, version in found.items() if name not in ("apd-replay", "python")}
 
 
 def cell(experiment: Experiment, replicate: int) -> str:

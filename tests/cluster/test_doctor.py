@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from apd_replay.cluster import doctor, environment
+from apd_replay.cluster import doctor
 from apd_replay.cluster.command import doctor as command
+from apd_replay.replay import environment
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from apd_replay.cluster import environment, external, sglang
+from apd_replay.cluster import external, sglang
 from apd_replay.cluster.servers import Server
 from apd_replay.configuration import Experiment
 from apd_replay.errors import RunError
+from apd_replay.replay import environment
 from apd_replay.replay.client import Address
 
 

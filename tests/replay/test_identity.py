@@ -57,15 +57,14 @@ def test_replicate_trace_and_revision_rename_it(experiment: Experiment, monkeypa
 
 
 def test_versions_count_for_real_servers_only(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Sglang:
-        name, version = "sglang", "0.5.23"
-
-    monkeypatch.setattr(identity.metadata, "distributions", lambda: [Sglang()])
+    found = {"sglang": "0.5.23", "python": "3.11.7", "apd-replay": "1"}
+    monkeypatch.setattr(identity.servers_environment, "python", lambda: "python")
+    monkeypatch.setattr(identity.servers_environment, "versions", lambda _: found)
     assert identity.environment("sim") == {}
     assert identity.environment("sglang") == {"sglang": "0.5.23"}
     real = changed(experiment, engine="sglang")
     before = identity.cell(real, 1)
-    Sglang.version = "0.5.24"
+    found["sglang"] = "0.5.24"
     assert identity.cell(real, 1) != before
 
 

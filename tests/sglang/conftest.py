@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from real_servers import Cluster, specs_of_the_cluster
 
-from apd_replay.cluster import environment
 from apd_replay.cluster.servers import Servers
 from apd_replay.errors import RunError
+from apd_replay.replay import environment
 
 
 @pytest.fixture(scope="session")

@@ -22,11 +22,12 @@ from apd_replay.trace.model import Trace
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL_POOL_TOKENS = 1200
+CHUNK_TOKENS = 512  # of a P: a long prompt is sent in many pieces
 TIMEOUT_S = 120.0
 _CPU = {"device": "cpu", "model": "tiny-llama", "kv_pool_tokens": 65536, "context_tokens": 32768, "transfer_backend": "mooncake_tcp"}
 CLUSTERS: dict[str, dict[str, Any]] = {
     "one": {**_CPU, "workers": 1, "server_args": ["--enable-streaming-session"]},
-    "two-two": {**_CPU, "prefill": 2, "decode": 2, "environment": {  # shorter than SGLang's own, so that what fails fails within the test
+    "two-two": {**_CPU, "prefill": 2, "decode": 2, "prefill_args": ["--chunked-prefill-size", str(CHUNK_TOKENS)], "environment": {  # shorter than SGLang's own, so that what fails fails within the test
         "MC_TRANSFER_TIMEOUT": "5", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "60", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "60"}},
     "one-one": {**_CPU, "prefill": 1, "decode": 1},
     "one-two": {**_CPU, "prefill": 1, "decode": 2},

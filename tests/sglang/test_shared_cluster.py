@@ -15,6 +15,7 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 from real_servers import (
+    CHUNK_TOKENS,
     SMALL_POOL_TOKENS,
     TIMEOUT_S,
     Cluster,
@@ -123,7 +124,7 @@ def test_a_decode_pool_that_is_too_small_retracts_and_refuses(cluster: Cluster, 
     before = len(cluster.log("decode-1"))
     out = replay(tmp_path, trace, cluster="one-one", start_spread_s=0.0, sglang=cluster.external(["prefill-1"], ["decode-1"]))
     rows = {r["session"]: r for r in requests_of(out)}
-    assert (rows["huge"]["error_kind"], "maximum number of tokens" in rows["huge"]["error_message"]) == ("http_4xx", True), rows["huge"]
+    assert (rows["huge"]["error_kind"], "exceeds the maximum" in rows["huge"]["error_message"]) == ("http_4xx", True), rows["huge"]
     others = [r for s, r in rows.items() if s != "huge"]
     assert {r["status"] for r in others} == {"ok"}, others
     assert sum(r["retractions"] or 0 for r in others) > 0
@@ -143,11 +144,11 @@ def test_one_failed_send_latches_a_link_until_a_probe_clears_it(cluster: Cluster
     """Claim s8 on real servers: D stops while KV is on its way, P gives up after MC_TRANSFER_TIMEOUT, D goes on; and from then on
     P refuses it at once. With the probe P finds out; without it never."""
     decode = cluster.servers.processes["decode-0"]
-    long = 8000  # several chunks: the first is on its way while the others are computed
+    long = 40 * CHUNK_TOKENS  # the first pieces are on their way while the others are computed
     before = {p: len(cluster.log(p)) for p in ("prefill-0", "prefill-1")}
     with ThreadPoolExecutor(2) as both:
         under_way = [both.submit(cluster.handed_over, p, "decode-0", tokens(31 + k, long)) for k, p in enumerate(("prefill-0", "prefill-1"))]
-        wait_for("the second chunk", lambda: all(cluster.log(p)[n:].count("#new-token: 2048") >= 2 for p, n in before.items()))
+        wait_for("the third chunk", lambda: all(cluster.log(p)[n:].count(f"#new-token: {CHUNK_TOKENS},") >= 3 for p, n in before.items()))
         os.killpg(decode.pid, signal.SIGSTOP)
         try:
             wait_for("the latch", lambda: all(re.search(r"Session \S+:\d+ failed\.", cluster.log(p)) for p in before))

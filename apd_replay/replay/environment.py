@@ -14,7 +14,7 @@ VARIABLE = "APD_SGLANG_PYTHON"
 DEFAULT = Path(".sglang/venv/bin/python")
 SET_UP = "workflow/scripts/sglang_cpu_env.sh"  # docs/sglang.md
 PACKAGES = ("sglang", "sglang-router", "torch", "transformers", "mooncake-transfer-engine", "mooncake-transfer-engine-non-cuda",
-            "mooncake-transfer-engine-cuda13", "nixl", "nixl-cu12", "nixl-cu13", "apd-replay")  # fmt: skip
+            "mooncake-transfer-engine-cuda13", "nixl", "nixl-cu12", "nixl-cu13", "sglang-kernel", "sgl-kernel", "apd-replay")  # fmt: skip
 
 # What was run, with what it was run on, and what that showed. docs/sglang.md prints this table.
 TRIED: tuple[tuple[str, str, str, str, str], ...] = (
