@@ -43,7 +43,18 @@ def bars(heading: Heading, groups: Sequence[str], series: Mapping[str, Sequence[
             mean = sum(known) / len(known)
             parts.append(svg.tag("rect", x=x + 1, y=min(y(mean), y(0)), width=width - 2, height=abs(y(0) - y(mean)), fill=color))
             if len(known) > 1:
-                parts += [svg.tag("circle", cx=x + width * (k + 1) / (len(known) + 1), cy=y(v), r=2.2, fill="currentColor", stroke="#fff", stroke_width=0.7) for k, v in enumerate(known)]
+                parts += [
+                    svg.tag(
+                        "circle",
+                        cx=x + width * (k + 1) / (len(known) + 1),
+                        cy=y(v),
+                        r=2.2,
+                        fill="currentColor",
+                        stroke="#fff",
+                        stroke_width=0.7,
+                    )
+                    for k, v in enumerate(known)
+                ]
             if width >= 16:
                 parts.append(svg.words(x + width / 2, min(y(max(known)), y(0)) - 5, number(mean), size=10, anchor="middle"))
     parts.append(svg.words((left + right) / 2, bottom + 33, group_label, anchor="middle"))
@@ -79,12 +90,18 @@ def lying_bars(heading: Heading, rows: Sequence[str], series: Mapping[str, Seque
             if known:
                 mean = sum(known) / len(known)
                 parts.append(svg.tag("rect", x=x.start, y=y + 0.5, width=x(mean) - x.start, height=thick - 1, fill=color))
-                parts += [svg.tag("circle", cx=x(v), cy=y + thick / 2, r=2, fill="currentColor", stroke="#fff", stroke_width=0.6) for v in known if len(known) > 1]
+                parts += [
+                    svg.tag("circle", cx=x(v), cy=y + thick / 2, r=2, fill="currentColor", stroke="#fff", stroke_width=0.6)
+                    for v in known
+                    if len(known) > 1
+                ]
                 parts.append(svg.words(x(max(known)) + 6, y + thick - 2, number(mean), size=9.5))
     return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
 
 
-def dots(heading: Heading, rows: Sequence[Dot], label: str, *, log: bool = False, reference: float | None = None, reference_name: str = "") -> str:
+def dots(
+    heading: Heading, rows: Sequence[Dot], label: str, *, log: bool = False, reference: float | None = None, reference_name: str = ""
+) -> str:
     """Dot and interval, a row each, the value beside it. `reference`: the threshold or the line of no effect."""
     left = min(270.0, 14 + max((svg.text_width(r.label, 11) for r in rows), default=60))
     right, step, top = WIDTH - 110, 22, TOP + 22
@@ -92,21 +109,40 @@ def dots(heading: Heading, rows: Sequence[Dot], label: str, *, log: bool = False
     x = scale([v for r in rows for v in (r.value, r.low, r.high, *r.points)] + [reference], left, right, log=log, zero=not log)
     parts = [svg.x_axis(x, bottom, top - 6, label)]
     if reference is not None:
-        parts += [svg.line(x(reference), bottom, x(reference), top - 6, dash="4 3", opacity=0.8),
-                  svg.words(x(reference), top - 10, reference_name or tick(reference), size=10, anchor="middle", opacity=0.8)]
+        parts += [
+            svg.line(x(reference), bottom, x(reference), top - 6, dash="4 3", opacity=0.8),
+            svg.words(x(reference), top - 10, reference_name or tick(reference), size=10, anchor="middle", opacity=0.8),
+        ]
     for k, row in enumerate(rows):
         y = top + step * (k + 0.5)
         parts.append(svg.words(left - 8, y + 4, row.label, anchor="end", limit=40))
         if row.low is not None and row.high is not None and (row.low > 0 or not log):
             parts.append(svg.line(x(row.low), y, x(row.high), y, width=2.5, color=row.color))
         if row.value is not None and not math.isnan(row.value) and (row.value > 0 or not log):
-            parts.append(svg.tag("circle", cx=x(row.value), cy=y, r=5, fill=row.color, fill_opacity=0.55 if row.points else 1.0, stroke=row.color, stroke_width=1.2))
-        parts += [svg.tag("circle", cx=x(v), cy=y, r=2, fill="currentColor", fill_opacity=0.8) for v in row.points if v is not None and (v > 0 or not log)]
+            parts.append(
+                svg.tag(
+                    "circle",
+                    cx=x(row.value),
+                    cy=y,
+                    r=5,
+                    fill=row.color,
+                    fill_opacity=0.55 if row.points else 1.0,
+                    stroke=row.color,
+                    stroke_width=1.2,
+                )
+            )
+        parts += [
+            svg.tag("circle", cx=x(v), cy=y, r=2, fill="currentColor", fill_opacity=0.8)
+            for v in row.points
+            if v is not None and (v > 0 or not log)
+        ]
         parts.append(svg.words(right + 10, y + 4, number(row.value), size=11))
     return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
 
 
-def ecdf(heading: Heading, curves: Mapping[str, Sequence[float]], label: str, *, log: bool = True, counts: Mapping[str, int] | None = None) -> str:
+def ecdf(
+    heading: Heading, curves: Mapping[str, Sequence[float]], label: str, *, log: bool = True, counts: Mapping[str, int] | None = None
+) -> str:
     """Cumulative shares. `curves`: name -> quantiles at equal steps from 0 to 1, so that size does not grow with the data."""
     left, right = 58, WIDTH - 8
     names = [f"{name} (n = {number(counts[name])})" if counts and name in counts else name for name in curves]
@@ -129,81 +165,9 @@ def ecdf(heading: Heading, curves: Mapping[str, Sequence[float]], label: str, *,
     return svg.picture(bottom + 40, heading.title, heading.subtitle, *parts)
 
 
-@dataclass(frozen=True)
-class Strip:
-    """One row of `strips`: a label, spans of (start, end, kind) and marks of (time, kind)."""
-
-    label: str
-    spans: Sequence[tuple[float, float, str]]
-    marks: Sequence[tuple[float, str]] = ()
-    note: str = ""
-
-
-def strips(heading: Heading, rows: Sequence[Strip], kinds: Mapping[str, str], mark_kinds: Mapping[str, tuple[str, float]], label: str, *, step: float = 10.0, note_title: str = "") -> str:
-    """Rows over time: spans coloured by kind, marks as ticks that reach out of their row. `kinds`: name -> colour, `mark_kinds`: name -> (colour, width)."""
-    left = min(210.0, 14 + max((min(svg.text_width(r.label, 9), 196) for r in rows), default=60))
-    right = WIDTH - (96 if any(r.note for r in rows) else 10)
-    key, more = svg.legend([*kinds.items(), *((name, color) for name, (color, _) in mark_kinds.items())], left, TOP + 8)
-    top = TOP + 34 + more
-    bottom = top + step * max(1, len(rows)) + 4
-    times = [t for r in rows for a, b, _ in r.spans for t in (a, b)] + [t for r in rows for t, _ in r.marks]
-    x = scale(times, left, right, room=0.01)
-    parts = [key, svg.x_axis(x, bottom, top, label, 8)]
-    middle = [top + step * (k + 0.5) for k in range(len(rows))]
-    for kind, color in kinds.items():
-        segments = [(x(a), y, max(x(b), x(a) + 0.8), y) for y, r in zip(middle, rows, strict=True) for a, b, k in r.spans if k == kind]
-        parts.append(svg.strokes(segments, color, step * 0.62))
-    for kind, (color, width) in mark_kinds.items():
-        ticks = [(x(t), y - step * 0.48, x(t), y + step * 0.48) for y, r in zip(middle, rows, strict=True) for t, k in r.marks if k == kind]
-        parts.append(svg.strokes(ticks, color, width))
-    for y, row in zip(middle, rows, strict=True):
-        parts.append(svg.words(left - 6, y + 3.2, row.label, size=9, anchor="end", limit=30))
-        if row.note:
-            parts.append(svg.words(right + 6, y + 3.2, row.note, size=9, opacity=0.85))
-    if note_title:
-        parts.append(svg.words(right + 6, top - 4, note_title, size=9, opacity=0.85))
-    return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One worker of `usage`: (time, low, high) of its pool in each step of time, and its events by kind."""
-
-    label: str
-    usage: Sequence[tuple[float, float, float]]
-    events: Mapping[str, Sequence[float]]
-
-
-def usage(heading: Heading, panels: Sequence[Panel], kinds: Mapping[str, str], label: str) -> str:
-    """Pool usage of each worker over time (from 0 to 1; a step's lowest to highest), its events on rails below. `kinds`: event -> colour."""
-    plot, rail, gap, left, right = 46.0, 9.5, 14.0, 88.0, WIDTH - 92.0
-    top = TOP + 34
-    height = plot + rail * len(kinds) + gap
-    bottom = top + height * max(1, len(panels)) - gap + 6
-    times = [t for p in panels for t, _, _ in p.usage] + [t for p in panels for ts in p.events.values() for t in ts]
-    x = scale(times, left, right, room=0.01)
-    parts = [svg.legend([("usage", svg.BLUE), *kinds.items()], left, TOP + 8)[0], svg.x_axis(x, bottom, top, label, 8)]
-    for k, panel in enumerate(panels):
-        y0 = top + height * k + plot
-        y = Scale(0.0, 1.0, y0, y0 - plot)
-        parts += [svg.words(0, y0 - plot / 2 + 4, panel.label, weight="600", limit=12)]
-        for v in (0.0, 0.5, 1.0):
-            parts += [svg.line(left, y(v), right, y(v), opacity=0.15), svg.words(left - 5, y(v) + 3, tick(v), size=8, anchor="end", opacity=0.8)]
-        if panel.usage:
-            parts.append(svg.strokes([(x(t), y(low) + 0.5, x(t), y(high) - 0.5) for t, low, high in panel.usage], svg.SKY, 1.6, 0.75))
-            parts.append(svg.path([(x(t), y(high)) for t, _, high in panel.usage], svg.BLUE, width=1.1))
-            parts.append(svg.words(right + 8, y0 - plot + 9, f"peak {max(h for _, _, h in panel.usage):.2f}", size=9.5))
-        else:
-            parts.append(svg.words((left + right) / 2, y0 - plot / 2 + 4, "no usage lines in this run's logs", size=10, anchor="middle", opacity=0.7))
-        for r, (kind, color) in enumerate(kinds.items()):
-            at = y0 + rail * (r + 0.55)
-            events = panel.events.get(kind, ())
-            parts.append(svg.strokes([(x(t), at - rail * 0.38, x(t), at + rail * 0.38) for t in events], color, 1.2))
-            parts.append(svg.words(right + 8, at + 3, f"{kind} {number(len(events))}", size=8.5, opacity=1.0 if events else 0.45))
-    return svg.picture(bottom + 38, heading.title, heading.subtitle, *parts)
-
-
-def matrix(heading: Heading, rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], float], row_label: str, column_label: str) -> str:
+def matrix(
+    heading: Heading, rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], float], row_label: str, column_label: str
+) -> str:
     """A count in each cell, shaded by its size."""
     left, top, wide, high = 96.0, TOP + 36, 74.0, 30.0
     most = max(cells.values(), default=0.0)
@@ -215,9 +179,23 @@ def matrix(heading: Heading, rows: Sequence[str], columns: Sequence[str], cells:
         for c, column in enumerate(columns):
             value = cells.get((row, column))
             share = value / most if value and most else 0.0
-            parts.append(svg.tag("rect", x=left + wide * c + 1, y=y + 1, width=wide - 2, height=high - 2, fill=svg.RED, fill_opacity=0.08 + 0.55 * share, stroke="currentColor", stroke_opacity=0.2))
+            parts.append(
+                svg.tag(
+                    "rect",
+                    x=left + wide * c + 1,
+                    y=y + 1,
+                    width=wide - 2,
+                    height=high - 2,
+                    fill=svg.RED,
+                    fill_opacity=0.08 + 0.55 * share,
+                    stroke="currentColor",
+                    stroke_opacity=0.2,
+                )
+            )
             parts.append(svg.words(left + wide * (c + 0.5), y + high / 2 + 4, number(value), anchor="middle"))
-    return svg.picture(top + high * max(1, len(rows)) + 8, heading.title, heading.subtitle, *parts, width=max(WIDTH, left + wide * len(columns)))
+    return svg.picture(
+        top + high * max(1, len(rows)) + 8, heading.title, heading.subtitle, *parts, width=max(WIDTH, left + wide * len(columns))
+    )
 
 
 def scatter(heading: Heading, points: Sequence[tuple[float, float, float, float]], x_label: str, y_label: str) -> str:

@@ -8,8 +8,17 @@ import click
 
 
 @click.command()
-@click.option("--results", type=click.Path(file_okay=False, path_type=Path), default=Path("results"), show_default=True, help="The results folder.")
-@click.option("--config", "config_dir", type=click.Path(file_okay=False, path_type=Path), default=Path("config"), show_default=True, help="Folder with claims.yaml.")
+@click.option(
+    "--results", type=click.Path(file_okay=False, path_type=Path), default=Path("results"), show_default=True, help="The results folder."
+)
+@click.option(
+    "--config",
+    "config_dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("config"),
+    show_default=True,
+    help="Folder with claims.yaml.",
+)
 def report(results: Path, config_dir: Path) -> None:
     """Write RESULTS/report: report.html (one file, opens offline), report.md, figures/*.svg."""
     from apd_replay.report.page import write
@@ -24,7 +33,12 @@ def report(results: Path, config_dir: Path) -> None:
 
 @click.command("trace-events")
 @click.argument("run_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=None, help="File to write; default: RUN_DIR's name with .trace.json, here.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="File to write; default: RUN_DIR's name with .trace.json, here.",
+)
 def trace_events(run_dir: Path, out: Path | None) -> None:
     """Write a run as Chrome trace JSON, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 

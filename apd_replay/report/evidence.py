@@ -20,26 +20,28 @@ class Evidence:
     rows: Sequence[Row]
 
     def metric(self, *names: str, experiment: str | None = None, scope: str | None = None) -> list[Row]:
-        return [r for r in self.rows if r["metric"] in names and (experiment is None or r["experiment"] == experiment) and (scope is None or r["scope"] == scope)]
+        return [
+            r
+            for r in self.rows
+            if r["metric"] in names and (experiment is None or r["experiment"] == experiment) and (scope is None or r["scope"] == scope)
+        ]
+
+    def per_run(self, *names: str) -> list[Row]:
+        return [r for r in self.metric(*names) if r["replicate"] is not None and r["experiment"] is not None]
 
     def experiments(self, *metrics: str) -> list[str]:
         return ordered(r["experiment"] for r in self.metric(*metrics) if r["experiment"])
-
-    def scopes(self, *metrics: str) -> list[str]:
-        return ordered(r["scope"] for r in self.metric(*metrics) if r["scope"] is not None)
 
     def values(self, metric: str, experiment: str, scope: str | None = None) -> list[float | None]:
         """The metric in each replicate, in their order."""
         rows = [r for r in self.metric(metric, experiment=experiment) if r["scope"] == scope and r["replicate"] is not None]
         return [r["value"] for r in sorted(rows, key=lambda r: r["replicate"])]
 
-    def over(self, metric: str, experiment: str | None = None, scope: str | None = None) -> Row | None:
-        """The metric over all replicates."""
-        rows = [r for r in self.metric(metric) if r["replicate"] is None and r["scope"] == scope and (experiment is None or r["experiment"] == experiment)]
-        return rows[0] if rows else None
-
     def table(self) -> Table:
-        rows = sorted(self.rows, key=lambda r: (r["metric"], natural(r["experiment"]), natural(r["scope"]), -1 if r["replicate"] is None else r["replicate"]))
+        rows = sorted(
+            self.rows,
+            key=lambda r: (r["metric"], natural(r["experiment"]), natural(r["scope"]), -1 if r["replicate"] is None else r["replicate"]),
+        )
         return Table(f"Evidence for {self.claim}: {len(rows):,} figures", COLUMNS, cells(rows), folded=True, engine=self.group.engine)
 
 

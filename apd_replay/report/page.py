@@ -38,7 +38,9 @@ def html(report: Report) -> str:
     environment = _environment(autoescape=True)
     style, script = _template("style.css"), _template("page.js")
     policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
-    text = environment.get_template("report.html.j2").render(report=report, version=__version__, policy=policy, style=Markup(style), script=Markup(script))
+    text = environment.get_template("report.html.j2").render(
+        report=report, version=__version__, policy=policy, style=Markup(style), script=Markup(script)
+    )
     return text + "\n"
 
 
@@ -49,8 +51,12 @@ def markdown(report: Report) -> str:
 
 def _environment(*, autoescape: bool) -> Environment:
     environment = Environment(loader=PackageLoader("apd_replay.report"), autoescape=autoescape, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(plain=plain, number=number, listed=listed, raw=_raw, anchor=_anchor, lines=_lines, md=_md, numeric_columns=_numeric_columns)
-    environment.tests.update(link=lambda v: isinstance(v, Link), text=lambda v: isinstance(v, str), kind=lambda block, name: type(block).__name__ == name)
+    environment.filters.update(
+        plain=plain, number=number, listed=listed, raw=_raw, anchor=_anchor, lines=_lines, md=_md, numeric_columns=_numeric_columns
+    )
+    environment.tests.update(
+        link=lambda v: isinstance(v, Link), text=lambda v: isinstance(v, str), kind=lambda block, name: type(block).__name__ == name
+    )
     return environment
 
 

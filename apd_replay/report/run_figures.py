@@ -8,16 +8,29 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from apd_replay.report import charts, svg
-from apd_replay.report.charts import Heading, Panel, Strip
+from apd_replay.report import charts, svg, timelines
+from apd_replay.report.charts import Heading
 from apd_replay.report.model import Figure, Link, Table, stem
 from apd_replay.report.numbers import MISSING, number, plain
 from apd_replay.report.source import Row, Source, natural, ordered, query_text
+from apd_replay.report.timelines import Panel, Strip
 
 PATHS = {"direct": svg.BLUE, "fallback": svg.ORANGE, "seed": svg.PURPLE, "dp": svg.GREEN}
 POOL_EVENTS = {"trim": svg.GREEN, "retract": svg.PURPLE, "pause": svg.ORANGE, "error": svg.RED}
-OUTCOMES = {"ok": "success", "rejection": "rejection", "real_failure": "real failure", "waiting_timeout": "waiting timeout", "bootstrap_timeout": "bootstrap timeout"}
-TICKS = {"success": ("#9a9a9a", 0.8), "rejection": (svg.ORANGE, 1.3), "waiting timeout": (svg.PURPLE, 2.0), "bootstrap timeout": (svg.SKY, 2.0), "real failure": ("currentColor", 2.4)}
+OUTCOMES = {
+    "ok": "success",
+    "rejection": "rejection",
+    "real_failure": "real failure",
+    "waiting_timeout": "waiting timeout",
+    "bootstrap_timeout": "bootstrap timeout",
+}
+TICKS = {
+    "success": ("#9a9a9a", 0.8),
+    "rejection": (svg.ORANGE, 1.3),
+    "waiting timeout": (svg.PURPLE, 2.0),
+    "bootstrap timeout": (svg.SKY, 2.0),
+    "real failure": ("currentColor", 2.4),
+}
 FAILURES = {"rejection", "real_failure", "waiting_timeout", "bootstrap_timeout", "other"}
 MOST_SESSIONS = 60
 MOST_ROWS = 400
@@ -51,14 +64,44 @@ def session_map(source: Source, run: Row) -> Figure | None:
     for s in shown:
         spans = [(t["dispatched_t"], t["finished_t"] or t["dispatched_t"], t["path"]) for t in turns[s["session"]]]
         marks = [(t["finished_t"] or t["dispatched_t"], "error") for t in turns[s["session"]] if t["status"] == "error"]
-        strips.append(Strip(s["session"], spans, marks, "" if unified else MISSING if s["direct_rate"] is None else f"{100 * s['direct_rate']:.0f} %"))
+        strips.append(
+            Strip(s["session"], spans, marks, "" if unified else MISSING if s["direct_rate"] is None else f"{100 * s['direct_rate']:.0f} %")
+        )
     paths = {p: c for p, c in PATHS.items() if any(s[p] for s in sessions)}
     title = "Session map: every turn by the path that served it"
     part = f"{len(sessions):,} sessions" if len(shown) == len(sessions) else f"{len(shown)} of {len(sessions):,} sessions, evenly by rank"
-    picture = charts.strips(_heading(title, run, part), strips, paths, {"error": ("currentColor", 1.6)} if any(s["errors"] for s in sessions) else {}, "seconds since the run's start", note_title="" if unified else "direct")
-    columns = ("session", "turns", "peak_input", "direct_rate", "direct", "fallback", "seed", "dp", "errors", "truncated", "decode_workers", "first_due_t", "last_answer_t")
-    return _figure(run, "session-map", title, "The largest sessions stand on top; a span lasts from dispatch to the last token.", picture,
-                   _table(f"The {len(sessions):,} sessions", columns, sessions, run["engine"]), _query("session_turns", run))
+    picture = timelines.strips(
+        _heading(title, run, part),
+        strips,
+        paths,
+        {"error": ("currentColor", 1.6)} if any(s["errors"] for s in sessions) else {},
+        "seconds since the run's start",
+        note_title="" if unified else "direct",
+    )
+    columns = (
+        "session",
+        "turns",
+        "peak_input",
+        "direct_rate",
+        "direct",
+        "fallback",
+        "seed",
+        "dp",
+        "errors",
+        "truncated",
+        "decode_workers",
+        "first_due_t",
+        "last_answer_t",
+    )
+    return _figure(
+        run,
+        "session-map",
+        title,
+        "The largest sessions stand on top; a span lasts from dispatch to the last token.",
+        picture,
+        _table(f"The {len(sessions):,} sessions", columns, sessions, run["engine"]),
+        _query("session_turns", run),
+    )
 
 
 def pools(source: Source, run: Row) -> Figure | None:
@@ -76,10 +119,20 @@ def pools(source: Source, run: Row) -> Figure | None:
         firsts = [min(ts) if ts else None for ts in by_kind.values()]
         rows.append([worker, max((h for _, _, h in steps), default=None), *(len(ts) for ts in by_kind.values()), *firsts])
     title = "KV pool usage of each D, with trims, retractions, pauses and errors"
-    picture = charts.usage(_heading(title, run), panels, POOL_EVENTS, "seconds since the run's start")
+    picture = timelines.usage(_heading(title, run), panels, POOL_EVENTS, "seconds since the run's start")
     kinds = list(POOL_EVENTS)
-    table = Table("Each D", ("worker", "peak usage", *(f"{k}s" for k in kinds), *(f"first {k}, s" for k in kinds)), rows, engine=run["engine"])
-    return _figure(run, "pools", title, "Line: highest usage in a step of time; band: lowest to highest. Rails below: one tick an event, their number on the right.", picture, table, _query("pool_events", run))
+    table = Table(
+        "Each D", ("worker", "peak usage", *(f"{k}s" for k in kinds), *(f"first {k}, s" for k in kinds)), rows, engine=run["engine"]
+    )
+    return _figure(
+        run,
+        "pools",
+        title,
+        "Line: highest usage in a step of time; band: lowest to highest. Rails below: one tick an event, their number on the right.",
+        picture,
+        table,
+        _query("pool_events", run),
+    )
 
 
 def links(source: Source, run: Row) -> Figure | None:
@@ -101,11 +154,37 @@ def links(source: Source, run: Row) -> Figure | None:
         rows.append([f"{p}>{d}", *list(whole.values())[2:]])
     ticks = {name: tick for name, tick in TICKS.items() if any(k == name for s in strips for _, k in s.marks)}
     title = "Links P > D: first failure, rejections, successes, recovery"
-    picture = charts.strips(_heading(title, run, f"{len(by_link)} links, {len(transfers):,} transfers"), strips, {"latched": "#f3d9c4"} if any(s.spans for s in strips) else {}, ticks,
-                            "seconds since the run's start", step=17.0, note_title="failed")
-    columns = ("link", "attempts", "successes", "real failures", "rejections", "successes after the latch", "first real failure, s", "first rejection, s", "last rejection, s", "last success, s", "recovered, s")
-    return _figure(run, "links", title, "One tick a transfer, when it ended. Shaded: from the link's first real failure to its recovery, or to its last transfer where it never recovered.",
-                   picture, Table("Each link", columns, rows, engine=run["engine"]), _query("links", run))
+    picture = timelines.strips(
+        _heading(title, run, f"{len(by_link)} links, {len(transfers):,} transfers"),
+        strips,
+        {"latched": "#f3d9c4"} if any(s.spans for s in strips) else {},
+        ticks,
+        "seconds since the run's start",
+        step=17.0,
+        note_title="failed",
+    )
+    columns = (
+        "link",
+        "attempts",
+        "successes",
+        "real failures",
+        "rejections",
+        "successes after the latch",
+        "first real failure, s",
+        "first rejection, s",
+        "last rejection, s",
+        "last success, s",
+        "recovered, s",
+    )
+    return _figure(
+        run,
+        "links",
+        title,
+        "One tick a transfer, when it ended. Shaded: from the link's first real failure to its recovery, or to its last transfer where it never recovered.",
+        picture,
+        Table("Each link", columns, rows, engine=run["engine"]),
+        _query("links", run),
+    )
 
 
 def waits(source: Source, run: Row) -> Figure | None:
@@ -115,10 +194,22 @@ def waits(source: Source, run: Row) -> Figure | None:
     title = "How long failed requests had waited"
     n = sum(r["n"] for r in found)
     names = {r["error_kind"]: r for r in found}
-    picture = charts.ecdf(_heading(title, run, f"{n:,} failed requests"), {k: r["curve"] for k, r in names.items()}, "seconds from dispatch to the failure (log scale)", counts={k: r["n"] for k, r in names.items()})
+    picture = charts.ecdf(
+        _heading(title, run, f"{n:,} failed requests"),
+        {k: r["curve"] for k, r in names.items()},
+        "seconds from dispatch to the failure (log scale)",
+        counts={k: r["n"] for k, r in names.items()},
+    )
     rows = [[k, r["n"], *(r["curve"][q] for q in (0, 50, 90, 99, 100))] for k, r in names.items()]
-    return _figure(run, "waits", title, "A rejection fails at once; a timeout waits its limit.", picture,
-                   Table("Waits, seconds", ("error kind", "n", "least", "P50", "P90", "P99", "most"), rows, engine=run["engine"]), _query("waits", run))
+    return _figure(
+        run,
+        "waits",
+        title,
+        "A rejection fails at once; a timeout waits its limit.",
+        picture,
+        Table("Waits, seconds", ("error kind", "n", "least", "P50", "P90", "P99", "most"), rows, engine=run["engine"]),
+        _query("waits", run),
+    )
 
 
 def gaps(source: Source, runs: Sequence[Row]) -> Figure | None:
@@ -143,8 +234,14 @@ def gaps(source: Source, runs: Sequence[Row]) -> Figure | None:
     heading = Heading(title, f"engine {runs[0]['engine']} · trace {runs[0]['trace']} · one run for each time-scale S")
     rows = [[k, counts[k], *(curve[q] for q in (20, 100, 180, 198, 200))] for k, curve in curves.items()]
     note = "Replay: due time less the previous turn's end, so queueing is not in it."
-    return _figure(runs[0], "gaps", title, note, charts.ecdf(heading, curves, "seconds (log scale)", counts=counts),
-                   Table("Gaps, seconds", ("of", "n", "P10", "P50", "P90", "P99", "most"), rows, engine=runs[0]["engine"]))
+    return _figure(
+        runs[0],
+        "gaps",
+        title,
+        note,
+        charts.ecdf(heading, curves, "seconds (log scale)", counts=counts),
+        Table("Gaps, seconds", ("of", "n", "P10", "P50", "P90", "P99", "most"), rows, engine=runs[0]["engine"]),
+    )
 
 
 def session_sizes(source: Source, run: Row) -> Figure | None:
@@ -158,7 +255,15 @@ def session_sizes(source: Source, run: Row) -> Figure | None:
     points = [(float(r["peak_input"]), r["mean_rate"], r["lowest"], r["highest"]) for r in found]
     picture = charts.scatter(heading, points, "largest prompt of the session, tokens", "direct-to-D rate")
     columns = ("session", "peak_input", "replicates", "mean_rate", "lowest", "highest")
-    return _figure(run, "sizes", title, "Dot: mean over replicates; line: lowest to highest.", picture, _table(f"{len(found):,} sessions", columns, found, run["engine"]), _query("session_rates", run))
+    return _figure(
+        run,
+        "sizes",
+        title,
+        "Dot: mean over replicates; line: lowest to highest.",
+        picture,
+        _table(f"{len(found):,} sessions", columns, found, run["engine"]),
+        _query("session_rates", run),
+    )
 
 
 def log_lines(source: Source, run: Row) -> Table | None:
@@ -166,8 +271,25 @@ def log_lines(source: Source, run: Row) -> Table | None:
     found = source.query("log_lines", **_key(run))
     if not found:
         return None
-    rows = [[r["worker"], r["kind"], r["peer"], r["lines"], r["first_t"], Link(f"{r['file']}:{r['first_line']}", store_href(run, r["file"])), r["last_line"]] for r in found[:MOST_ROWS]]
-    return Table(f"Log lines behind {run['experiment']}, replicate {run['replicate']}", ("worker", "kind", "peer", "lines", "first, s", "first line", "last line"), rows, folded=True, engine=run["engine"])
+    rows = [
+        [
+            r["worker"],
+            r["kind"],
+            r["peer"],
+            r["lines"],
+            r["first_t"],
+            Link(f"{r['file']}:{r['first_line']}", store_href(run, r["file"])),
+            r["last_line"],
+        ]
+        for r in found[:MOST_ROWS]
+    ]
+    return Table(
+        f"Log lines behind {run['experiment']}, replicate {run['replicate']}",
+        ("worker", "kind", "peer", "lines", "first, s", "first line", "last line"),
+        rows,
+        folded=True,
+        engine=run["engine"],
+    )
 
 
 def store_href(run: Row, file: str) -> str:
@@ -182,7 +304,12 @@ def _key(run: Row) -> dict[str, Any]:
 
 
 def _heading(title: str, run: Row, *more: str) -> Heading:
-    return Heading(title, " · ".join([run["experiment"], f"replicate {run['replicate']} (one run)", f"engine {run['engine']}", f"trace {run['trace']}", *more]))
+    return Heading(
+        title,
+        " · ".join(
+            [run["experiment"], f"replicate {run['replicate']} (one run)", f"engine {run['engine']}", f"trace {run['trace']}", *more]
+        ),
+    )
 
 
 def _figure(run: Row, name: str, title: str, note: str, picture: str, table: Table, query: str = "") -> Figure:

@@ -16,13 +16,35 @@ from apd_replay.report.numbers import MISSING, estimate, listed, moment
 from apd_replay.report.source import Group, Row, Source, natural, ordered
 
 CLAIMS = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "headline")
-HEADLINE_TABLE = ("errors", "latency_mean", "latency_p50", "latency_p90", "latency_p99", "ttft_mean", "ttft_p50", "ttft_p90",
-                  "response_mean", "response_p50", "response_p90", "tpot_p50", "goodput", "throughput")
+HEADLINE_TABLE = (
+    "errors",
+    "latency_mean",
+    "latency_p50",
+    "latency_p90",
+    "latency_p99",
+    "ttft_mean",
+    "ttft_p50",
+    "ttft_p90",
+    "response_mean",
+    "response_p50",
+    "response_p90",
+    "tpot_p50",
+    "goodput",
+    "throughput",
+)
 
 
 def build(source: Source) -> Report:
-    verdicts = sorted((_verdict(v) for v in source.verdicts), key=lambda v: (_rank(v.claim), source.groups().index(Group(v.engine, v.trace))))
-    sections = [_headline(source, verdicts), *(_claim(source, c, verdicts) for c in _claims(source) if c != "headline"), *_runs(source), *_simulation_error(source), _provenance(source)]
+    verdicts = sorted(
+        (_verdict(v) for v in source.verdicts), key=lambda v: (_rank(v.claim), source.groups().index(Group(v.engine, v.trace)))
+    )
+    sections = [
+        _headline(source, verdicts),
+        *(_claim(source, c, verdicts) for c in _claims(source) if c != "headline"),
+        *_runs(source),
+        *_simulation_error(source),
+        _provenance(source),
+    ]
     return Report("Agentic prefill/decode replay: what the runs say", _summary(source), verdicts, sections)
 
 
@@ -41,8 +63,10 @@ def _summary(source: Source) -> list[tuple[str, str]]:
     for group in source.groups():
         runs = source.runs_of(group)
         experiments = ordered(r["experiment"] for r in runs)
-        text = (f"trace {group.trace}: {len(runs):,} runs of {len(experiments)} experiments ({', '.join(experiments)}); "
-                f"{sum(r['requests'] or 0 for r in runs):,} requests, {sum(r['errors'] or 0 for r in runs):,} of them failed")
+        text = (
+            f"trace {group.trace}: {len(runs):,} runs of {len(experiments)} experiments ({', '.join(experiments)}); "
+            f"{sum(r['requests'] or 0 for r in runs):,} requests, {sum(r['errors'] or 0 for r in runs):,} of them failed"
+        )
         cut = [f"{r['experiment']}/r{r['replicate']} {r['status']}" for r in runs if r["status"] != "complete"]
         out.append((group.engine, text + (f"; not complete: {', '.join(cut)}" if cut else "")))
     return out
@@ -75,7 +99,16 @@ def _headline(source: Source, verdicts: Sequence[Verdict]) -> Section:
         over = [r for r in evidence.rows if r["replicate"] is None]
         if over:
             rows = [[r["metric"], r["scope"], r["experiment"], r["value"], r["low"], r["high"], r["unit"], r["n"]] for r in over]
-            section.blocks.append(_without_empty_columns(Table("KVC against DP, over the replicates", ("metric", "scope", "experiment", "value", "low", "high", "unit", "n"), rows, engine=group.engine)))
+            section.blocks.append(
+                _without_empty_columns(
+                    Table(
+                        "KVC against DP, over the replicates",
+                        ("metric", "scope", "experiment", "value", "low", "high", "unit", "n"),
+                        rows,
+                        engine=group.engine,
+                    )
+                )
+            )
         section.blocks += [*claim_figures.figures(drawn), *_all_evidence(evidence)]
     section.blocks += _errata(source, "headline")
     return section
@@ -86,7 +119,11 @@ def _claim(source: Source, claim: str, verdicts: Sequence[Verdict]) -> Section:
     title = f"{claim}: {own[0].statement}" if own else claim
     section = Section(claim, title, _labels(verdicts, claim))
     if claim == "s0":
-        section.blocks.append(Note("The validity anchor: how far runs of one configuration lie apart. A comparison needs at least three runs on both sides, and a difference inside this spread is undecided."))
+        section.blocks.append(
+            Note(
+                "The validity anchor: how far runs of one configuration lie apart. A comparison needs at least three runs on both sides, and a difference inside this spread is undecided."
+            )
+        )
     for group in source.groups():
         evidence = select(source.evidence, claim, group)
         opening = _opening(group, verdicts, claim)
@@ -109,10 +146,21 @@ def _errata(source: Source, claim: str) -> list[Block]:
     """What the seed documents got wrong about a claim, each beside the figure that the runs give."""
     rows: list[list[Any]] = []
     for erratum in (e for e in source.errata if e.claim == claim):
-        found = [r for r in source.evidence if r["claim"] == "errata" and erratum.effect and r["metric"] == erratum.effect.name and r["replicate"] is None]
+        found = [
+            r
+            for r in source.evidence
+            if r["claim"] == "errata" and erratum.effect and r["metric"] == erratum.effect.name and r["replicate"] is None
+        ]
         for r in found or [dict.fromkeys(("engine", "trace", "experiment", "value", "low", "high", "unit", "n"))]:
             says = erratum.effect.says if erratum.effect and found else "nothing to measure"
-            rows.append([erratum.said, erratum.remark, says, *(r[c] for c in ("engine", "trace", "experiment", "value", "low", "high", "unit", "n"))])
+            rows.append(
+                [
+                    erratum.said,
+                    erratum.remark,
+                    says,
+                    *(r[c] for c in ("engine", "trace", "experiment", "value", "low", "high", "unit", "n")),
+                ]
+            )
     columns = ("the seed report says", "but", "measured here", "engine", "trace", "experiment", "value", "low", "high", "unit", "n")
     return [_without_empty_columns(Table("Errata of the seed report", columns, rows))] if rows else []
 
@@ -153,7 +201,11 @@ def _findings(notes: str) -> list[str]:
 def _uncertainty(v: Verdict) -> str:
     if v.n is None:
         return MISSING
-    return f"N = {v.n} on the thinner side; " + ("95 % interval over replicates" if v.figures["effect_low"] is not None else "no interval: too few replicates, or a figure over all of them")
+    return f"N = {v.n} on the thinner side; " + (
+        "95 % interval over replicates"
+        if v.figures["effect_low"] is not None
+        else "no interval: too few replicates, or a figure over all of them"
+    )
 
 
 def _all_evidence(evidence: Evidence) -> list[Block]:
@@ -162,7 +214,12 @@ def _all_evidence(evidence: Evidence) -> list[Block]:
 
 def _experiments(source: Source, group: Group, claim: str) -> set[str]:
     """The experiments that a claim was decided on."""
-    return {e for v in source.verdicts if (v["claim"], v["engine"], v["trace"]) == (claim, group.engine, group.trace) for e in v["experiments"] or ()}
+    return {
+        e
+        for v in source.verdicts
+        if (v["claim"], v["engine"], v["trace"]) == (claim, group.engine, group.trace)
+        for e in v["experiments"] or ()
+    }
 
 
 def _gaps(source: Source, group: Group) -> list[Block]:
@@ -206,19 +263,50 @@ def _simulation_error(source: Source) -> list[Section]:
 
 def _provenance(source: Source) -> Section:
     unknown = {(r["experiment"], r["replicate"]): r["lines"] for r in source.query("unknown_lines")}
-    columns = ("run", "experiment", "replicate", "engine", "status", "trace", "trace digest", "cluster", "hardware", "policy", "S", "concurrency", "seed", "model",
-               "started (UTC)", "duration, s", "planned", "requests", "errors", "unknown log lines")
+    columns = (
+        "run",
+        "experiment",
+        "replicate",
+        "engine",
+        "status",
+        "trace",
+        "trace digest",
+        "cluster",
+        "hardware",
+        "policy",
+        "S",
+        "concurrency",
+        "seed",
+        "model",
+        "started (UTC)",
+        "duration, s",
+        "planned",
+        "requests",
+        "errors",
+        "unknown log lines",
+    )
     rows = [[Link(r["run_id"][:12], run_figures.store_href(r, "run.json")), r["experiment"], r["replicate"], r["engine"], r["status"], r["trace"], (r["trace_digest"] or "")[:12], r["cluster"], r["hardware"],
              r["policy"], r["time_scale"], r["concurrency"], r["seed"], r["model"], moment(r["started_ts"]), r["duration_s"], r["planned"], r["requests"], r["errors"],
              unknown.get((r["experiment"], r["replicate"]), 0)] for r in source.runs]  # fmt: skip
     section = Section("provenance", "Where every figure comes from")
-    section.blocks.append(Note("A run's link leads to its manifest in results/store/; its requests and logs lie beside it. The links work while this file lies in results/report/."))
+    section.blocks.append(
+        Note(
+            "A run's link leads to its manifest in results/store/; its requests and logs lie beside it. The links work while this file lies in results/report/."
+        )
+    )
     section.blocks.append(_without_empty_columns(Table(f"{len(rows):,} runs", columns, rows)))
     settings: dict[tuple[str, str | None, str | None], list[int]] = {}
     for r in source.runs:
         settings.setdefault((r["experiment"], r["config"], r["versions"]), []).append(r["replicate"])
     configs = [[e, _replicates(ns), _indented(config), _indented(versions)] for (e, config, versions), ns in settings.items()]
-    section.blocks.append(Table("Configuration and versions of every experiment", ("experiment", "replicates", "configuration as it was run", "versions"), configs, folded=True))
+    section.blocks.append(
+        Table(
+            "Configuration and versions of every experiment",
+            ("experiment", "replicates", "configuration as it was run", "versions"),
+            configs,
+            folded=True,
+        )
+    )
     return section
 
 

@@ -22,7 +22,9 @@ TITLE_HEIGHT = 46
 
 def tag(name: str, *children: str, **attributes: object) -> str:
     """One element. Attribute names use `_` for `-`; values are escaped, children are taken as they are."""
-    text = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(_short(value))}"' for key, value in attributes.items() if value is not None)
+    text = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_short(value))}"' for key, value in attributes.items() if value is not None
+    )
     return f"<{name}{text}>{''.join(children)}</{name}>" if children else f"<{name}{text}/>"
 
 
@@ -33,37 +35,80 @@ def _short(value: object) -> str:
     return str(value)
 
 
-def words(x: float, y: float, text: object, *, size: float = 11, anchor: str = "start", weight: str | None = None,
-          limit: int | None = None, opacity: float | None = None, turn: float | None = None) -> str:
+def words(
+    x: float,
+    y: float,
+    text: object,
+    *,
+    size: float = 11,
+    anchor: str = "start",
+    weight: str | None = None,
+    limit: int | None = None,
+    opacity: float | None = None,
+    turn: float | None = None,
+) -> str:
     """Text at a point; what `limit` cuts off is kept as a tooltip."""
     full = plain(text)
     shown = plain(text, limit)
     tip = tag("title", escape(plain(text, 400))) if shown != full else ""
-    return tag("text", tip + escape(shown), x=x, y=y, font_size=size, text_anchor=anchor, font_weight=weight, fill="currentColor",
-               fill_opacity=opacity, transform=f"rotate({turn:g} {x:.2f} {y:.2f})" if turn else None)
+    return tag(
+        "text",
+        tip + escape(shown),
+        x=x,
+        y=y,
+        font_size=size,
+        text_anchor=anchor,
+        font_weight=weight,
+        fill="currentColor",
+        fill_opacity=opacity,
+        transform=f"rotate({turn:g} {x:.2f} {y:.2f})" if turn else None,
+    )
 
 
-def line(x1: float, y1: float, x2: float, y2: float, *, opacity: float = 1.0, width: float = 1.0, dash: str | None = None, color: str = "currentColor") -> str:
+def line(
+    x1: float,
+    y1: float,
+    x2: float,
+    y2: float,
+    *,
+    opacity: float = 1.0,
+    width: float = 1.0,
+    dash: str | None = None,
+    color: str = "currentColor",
+) -> str:
     return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=color, stroke_opacity=opacity, stroke_width=width, stroke_dasharray=dash)
 
 
 def path(points: Iterable[tuple[float, float]], color: str, *, width: float = 1.5, dash: str | None = None) -> str:
     d = "L".join(f"{_short(float(x))} {_short(float(y))}" for x, y in points)
-    return tag("path", d=f"M{d}", fill="none", stroke=color, stroke_width=width, stroke_linejoin="round", stroke_dasharray=dash) if d else ""
+    return (
+        tag("path", d=f"M{d}", fill="none", stroke=color, stroke_width=width, stroke_linejoin="round", stroke_dasharray=dash) if d else ""
+    )
 
 
 def strokes(segments: Iterable[tuple[float, float, float, float]], color: str, width: float, opacity: float = 1.0) -> str:
     """Many straight strokes as one element: 4,000 requests in some 60 kB."""
-    d = "".join(f"M{_short(float(x1))} {_short(float(y1))}" + (f"H{_short(float(x2))}" if y1 == y2 else f"L{_short(float(x2))} {_short(float(y2))}")
-                for x1, y1, x2, y2 in segments)
+    d = "".join(
+        f"M{_short(float(x1))} {_short(float(y1))}" + (f"H{_short(float(x2))}" if y1 == y2 else f"L{_short(float(x2))} {_short(float(y2))}")
+        for x1, y1, x2, y2 in segments
+    )
     return tag("path", d=d, fill="none", stroke=color, stroke_width=width, stroke_opacity=opacity) if d else ""
 
 
 def picture(height: float, title: str, subtitle: str, *parts: str, width: float = WIDTH) -> str:
     """A whole figure: its title says what is shown, its subtitle which experiment, engine and N."""
     head = words(0, 15, title, size=14, weight="600", limit=100) + words(0, 33, subtitle, size=11, opacity=0.75, limit=130)
-    return tag("svg", tag("title", escape(plain(f"{title}. {subtitle}"))) + head, *parts, xmlns="http://www.w3.org/2000/svg",
-               viewBox=f"0 0 {_short(float(width))} {_short(float(height))}", width=width, height=height, font_family=FONT, role="img")
+    return tag(
+        "svg",
+        tag("title", escape(plain(f"{title}. {subtitle}"))) + head,
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {_short(float(width))} {_short(float(height))}",
+        width=width,
+        height=height,
+        font_family=FONT,
+        role="img",
+    )
 
 
 def legend(entries: Sequence[tuple[str, str]], x: float, y: float, right: float = WIDTH) -> tuple[str, float]:
@@ -132,7 +177,9 @@ def _ticks(low: float, high: float, about: int) -> list[float]:
 
 def _log_ticks(low: float, high: float) -> list[float]:
     decades = math.log10(high / low)
-    steps: tuple[float, ...] = (1,) if decades > 4 else (1, 3) if decades > 2 else (1, 2, 5) if decades > 0.5 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+    steps: tuple[float, ...] = (
+        (1,) if decades > 4 else (1, 3) if decades > 2 else (1, 2, 5) if decades > 0.5 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+    )
     first, last = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high))
     return [v for e in range(first, last + 1) for m in steps if low <= (v := float(f"{m}e{e}")) <= high]
 

@@ -71,7 +71,15 @@ def _requests(connection: duckdb.DuckDBPyConnection, pids: dict[str, int]) -> It
         if r["scheduled_t"] < start:
             yield _slice("wait", SESSIONS_PID, session, r["scheduled_t"], start, "wait")
         worker = r["decode_worker"] or r["prefill_worker"]
-        yield _slice(f"#{r['turn']} {r['path']}", SESSIONS_PID, session, start, end, r["path"], {"worker": worker, "status": r["status"]} if worker else facts)
+        yield _slice(
+            f"#{r['turn']} {r['path']}",
+            SESSIONS_PID,
+            session,
+            start,
+            end,
+            r["path"],
+            {"worker": worker, "status": r["status"]} if worker else facts,
+        )
         if worker is not None:
             pid = pids[worker]
             lane, fresh = lanes.setdefault(worker, _Lanes()).take(start, end)
@@ -82,19 +90,34 @@ def _requests(connection: duckdb.DuckDBPyConnection, pids: dict[str, int]) -> It
                 yield _slice("prefill", pid, lane, start, r["first_token_t"], "phase")
                 yield _slice("decode", pid, lane, r["first_token_t"], end, "phase")
         if r["status"] == "error":
-            yield _instant(f"error: {r['error_kind'] or 'unnamed'}", pids[worker] if worker else SESSIONS_PID, end, {"session": plain(r["session"], _NAME), "turn": r["turn"], "message": plain(r["error_message"], _NAME)})
+            yield _instant(
+                f"error: {r['error_kind'] or 'unnamed'}",
+                pids[worker] if worker else SESSIONS_PID,
+                end,
+                {"session": plain(r["session"], _NAME), "turn": r["turn"], "message": plain(r["error_message"], _NAME)},
+            )
 
 
 def _samples(connection: duckdb.DuckDBPyConnection, pids: dict[str, int]) -> Iterator[Event]:
     for s in _rows(connection, _SAMPLES):
-        for name, column in (("KV usage", "token_usage"), ("running", "running"), ("queued", "queued"), ("transfer queue", "transfer_queue")):
+        for name, column in (
+            ("KV usage", "token_usage"),
+            ("running", "running"),
+            ("queued", "queued"),
+            ("transfer queue", "transfer_queue"),
+        ):
             if s[column] is not None:
                 yield {"ph": "C", "name": name, "pid": pids[s["worker"]], "tid": 0, "ts": _us(s["t"]), "args": {name: s[column]}}
 
 
 def _instants(connection: duckdb.DuckDBPyConnection, pids: dict[str, int]) -> Iterator[Event]:
     for e in _rows(connection, _INSTANTS):
-        yield _instant(e["kind"], pids[e["worker"]], e["t"], {"line": f"{plain(e['file'], _NAME)}:{e['line']}" if e["file"] else None, "detail": plain(e["detail"], _NAME)})
+        yield _instant(
+            e["kind"],
+            pids[e["worker"]],
+            e["t"],
+            {"line": f"{plain(e['file'], _NAME)}:{e['line']}" if e["file"] else None, "detail": plain(e["detail"], _NAME)},
+        )
 
 
 class _Lanes:
@@ -123,11 +146,29 @@ def _us(t: float) -> float:
 
 def _slice(name: str, pid: int, tid: int, start: float, end: float, category: str, args: Event | None = None) -> Event:
     begin = _us(start)
-    return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, "ts": begin, "dur": round(max(_us(end) - begin, 0.0), 1), **({"args": args} if args else {})}
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": pid,
+        "tid": tid,
+        "ts": begin,
+        "dur": round(max(_us(end) - begin, 0.0), 1),
+        **({"args": args} if args else {}),
+    }
 
 
 def _instant(name: str, pid: int, t: float, args: Event) -> Event:
-    return {"ph": "i", "s": "p", "name": name, "cat": "event", "pid": pid, "tid": 0, "ts": _us(t), "args": {k: v for k, v in args.items() if v is not None}}
+    return {
+        "ph": "i",
+        "s": "p",
+        "name": name,
+        "cat": "event",
+        "pid": pid,
+        "tid": 0,
+        "ts": _us(t),
+        "args": {k: v for k, v in args.items() if v is not None},
+    }
 
 
 def _name(what: str, pid: int, tid: int, name: str) -> Event:
@@ -180,6 +221,6 @@ FROM requests WHERE dispatched_t IS NOT NULL ORDER BY dispatched_t, session, tur
 """
 _SAMPLES = "SELECT worker, t, token_usage, running, queued, transfer_queue FROM worker_samples WHERE t IS NOT NULL"
 _INSTANTS = f"""
-SELECT worker, kind, t, file, line, detail FROM worker_events WHERE t IS NOT NULL AND kind IN ({', '.join(f"'{k}'" for k in schemas.EVENT_KINDS if k not in ('pool_size', 'ready', 'session_open', 'session_close'))})
+SELECT worker, kind, t, file, line, detail FROM worker_events WHERE t IS NOT NULL AND kind IN ({", ".join(f"'{k}'" for k in schemas.EVENT_KINDS if k not in ("pool_size", "ready", "session_open", "session_close"))})
 UNION ALL SELECT decode_worker, 'pause of ' || round(sleep_ms)::BIGINT || ' ms', t, NULL, NULL, NULL FROM pauses
 """

@@ -16,7 +16,16 @@ from apd_replay import schemas
 from apd_replay.warehouse import database
 
 CONFIG = Path(__file__).parents[2] / "config"
-HOSTILE = ["<script>alert(1)</script>", "a|b`c`[x](http://evil.example)", "nul\x00esc\x1b[31m\u202eright", "L" * 500, "'; DROP TABLE runs; --", "会话-6 & \"quotes\"", "]]></svg><img src=x onerror=alert(2)>", "{{ 7 * 7 }}"]
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "a|b`c`[x](http://evil.example)",
+    "nul\x00esc\x1b[31m\u202eright",
+    "L" * 500,
+    "'; DROP TABLE runs; --",
+    '会话-6 & "quotes"',
+    "]]></svg><img src=x onerror=alert(2)>",
+    "{{ 7 * 7 }}",
+]
 Row = dict[str, Any]
 
 
@@ -26,7 +35,19 @@ def write_rows(file: Path, table: schemas.Table, rows: Sequence[Row]) -> None:
     pq.write_table(pa.Table.from_pylist([{n: r.get(n) for n in names} for r in rows], schema=schemas.arrow(table)), file)
 
 
-def add_run(results: Path, experiment: str, replicate: int, engine: str, trace: str, *, sessions: Sequence[str], kvc: bool = True, logs: bool = True, failures: bool = True, config: Row | None = None) -> str:
+def add_run(
+    results: Path,
+    experiment: str,
+    replicate: int,
+    engine: str,
+    trace: str,
+    *,
+    sessions: Sequence[str],
+    kvc: bool = True,
+    logs: bool = True,
+    failures: bool = True,
+    config: Row | None = None,
+) -> str:
     """One run: its manifest and all its tables. Every session has five turns, one of them fails on a latched link."""
     rng = random.Random(f"{experiment}/{replicate}")
     run_id = f"{experiment}-{replicate}-{engine}".replace("@", "-") + "-" + "0" * 20
@@ -40,40 +61,140 @@ def add_run(results: Path, experiment: str, replicate: int, engine: str, trace: 
             room = rng.getrandbits(60) if path in ("seed", "fallback") else None
             start, took = t + rng.random(), 0.2 + 3 * rng.random()
             kind = ("kv_transfer" if s < 2 else "peer_dead") if fails else None
-            requests.append({**key, "request_id": f"{s}-{turn}", "session": session, "turn": turn, "path": path,
-                             "prefill_worker": f"prefill-{turn % 2}" if kvc else None, "decode_worker": f"decode-{s % 11}" if kvc else f"worker-{s % 8}",
-                             "scheduled_t": t, "dispatched_t": start, "first_token_t": None if fails else start + took / 2, "finished_t": start + took,
-                             "input_tokens": 1000 * (s + 1) * (turn + 1), "cached_tokens": 0, "output_tokens": 20, "admission": "none" if turn == 0 else "admitted",
-                             "pause_ms": 0.0, "bootstrap_room": room, "status": "error" if fails else "ok", "error_kind": kind, "error_message": "<b>boom</b>" if fails else None})
+            requests.append(
+                {
+                    **key,
+                    "request_id": f"{s}-{turn}",
+                    "session": session,
+                    "turn": turn,
+                    "path": path,
+                    "prefill_worker": f"prefill-{turn % 2}" if kvc else None,
+                    "decode_worker": f"decode-{s % 11}" if kvc else f"worker-{s % 8}",
+                    "scheduled_t": t,
+                    "dispatched_t": start,
+                    "first_token_t": None if fails else start + took / 2,
+                    "finished_t": start + took,
+                    "input_tokens": 1000 * (s + 1) * (turn + 1),
+                    "cached_tokens": 0,
+                    "output_tokens": 20,
+                    "admission": "none" if turn == 0 else "admitted",
+                    "pause_ms": 0.0,
+                    "bootstrap_room": room,
+                    "status": "error" if fails else "ok",
+                    "error_kind": kind,
+                    "error_message": "<b>boom</b>" if fails else None,
+                }
+            )
             t = start + took + 0.3
             if room is not None:
                 outcome = {"kv_transfer": "real_failure", "peer_dead": "rejection", None: "ok"}[kind]
-                transfers.append({**key, "room": room, "session": session, "turn": turn, "prefill_worker": f"prefill-{turn % 2}", "decode_worker": f"decode-{s % 11}", "started_t": start,
-                                  "ended_t": start + took, "outcome": outcome, "wait_s": took, "p_file": "logs/prefill-1.log" if fails else None, "p_line": 7 if fails else None})
+                transfers.append(
+                    {
+                        **key,
+                        "room": room,
+                        "session": session,
+                        "turn": turn,
+                        "prefill_worker": f"prefill-{turn % 2}",
+                        "decode_worker": f"decode-{s % 11}",
+                        "started_t": start,
+                        "ended_t": start + took,
+                        "outcome": outcome,
+                        "wait_s": took,
+                        "p_file": "logs/prefill-1.log" if fails else None,
+                        "p_line": 7 if fails else None,
+                    }
+                )
     duration = max(r["finished_t"] for r in requests)
     workers = sorted({r["decode_worker"] for r in requests})
     for w, worker in enumerate(workers if logs else ()):
         line = {**key, "worker": worker, "role": "decode", "file": f"logs/{worker}.log", "offset": 0, "launch": 1}
-        samples += [{**line, "line": k + 1, "t": k * duration / 40, "kind": "decode", "token_usage": min(1.0, 0.3 + rng.random())} for k in range(40)]
-        events += [{**line, "line": 100 + k, "t": rng.random() * duration, "kind": kind, "tokens": 5} for k, kind in enumerate(["trim"] * w + ["retract"])]
+        samples += [
+            {**line, "line": k + 1, "t": k * duration / 40, "kind": "decode", "token_usage": min(1.0, 0.3 + rng.random())}
+            for k in range(40)
+        ]
+        events += [
+            {**line, "line": 100 + k, "t": rng.random() * duration, "kind": kind, "tokens": 5}
+            for k, kind in enumerate(["trim"] * w + ["retract"])
+        ]
     if logs and kvc:
-        events.append({**key, "worker": "prefill-1", "role": "prefill", "file": "logs/prefill-1.log", "offset": 0, "launch": 1, "line": 7, "t": 1.0, "kind": "link_latched", "peer": "10.0.0.1:5", "detail": "<i>x</i>"})
-    rows = {"requests": requests, "worker_samples": samples, "worker_events": events, "transfers": transfers,
-            "pauses": [{**key, "t": 1.0, "ts": 1.0, "decode_worker": workers[0], "sleep_ms": 200.0}] if kvc else []}
+        events.append(
+            {
+                **key,
+                "worker": "prefill-1",
+                "role": "prefill",
+                "file": "logs/prefill-1.log",
+                "offset": 0,
+                "launch": 1,
+                "line": 7,
+                "t": 1.0,
+                "kind": "link_latched",
+                "peer": "10.0.0.1:5",
+                "detail": "<i>x</i>",
+            }
+        )
+    rows = {
+        "requests": requests,
+        "worker_samples": samples,
+        "worker_events": events,
+        "transfers": transfers,
+        "pauses": [{**key, "t": 1.0, "ts": 1.0, "decode_worker": workers[0], "sleep_ms": 200.0}] if kvc else [],
+    }
     for table in schemas.TABLES.values():
         if table.per_run:
-            write_rows(results / f"tables/{table.name}/experiment={experiment}/replicate={replicate}/part-0.parquet", table, rows.get(table.name, []))
-    manifest = {"run_id": run_id, **key, "engine": engine, "status": "complete", "trace": trace, "trace_digest": "f" * 64, "cluster": "2p6d" if kvc else "8dp", "policy": "kv_aware" if kvc else "cache_aware",
-                "time_scale": 10.0, "concurrency": 32, "seed": replicate, "model": "<m>", "started_ts": 1777996800.0, "duration_s": duration, "requests": len(requests),
-                "errors": sum(r["status"] == "error" for r in requests), "versions": {"apd": "0"}, "config": config or {}}
+            write_rows(
+                results / f"tables/{table.name}/experiment={experiment}/replicate={replicate}/part-0.parquet",
+                table,
+                rows.get(table.name, []),
+            )
+    manifest = {
+        "run_id": run_id,
+        **key,
+        "engine": engine,
+        "status": "complete",
+        "trace": trace,
+        "trace_digest": "f" * 64,
+        "cluster": "2p6d" if kvc else "8dp",
+        "policy": "kv_aware" if kvc else "cache_aware",
+        "time_scale": 10.0,
+        "concurrency": 32,
+        "seed": replicate,
+        "model": "<m>",
+        "started_ts": 1777996800.0,
+        "duration_s": duration,
+        "requests": len(requests),
+        "errors": sum(r["status"] == "error" for r in requests),
+        "versions": {"apd": "0"},
+        "config": config or {},
+    }
     file = results / f"runs/{experiment}/r{replicate}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(manifest))
     return run_id
 
 
-def evidence_row(engine: str, trace: str, claim: str, metric: str, experiment: str | None, replicate: int | None, value: float | None, scope: str | None = None, **more: Any) -> Row:
-    return {"engine": engine, "trace": trace, "claim": claim, "metric": metric, "experiment": experiment, "replicate": replicate, "scope": scope, "value": value, "n": None, **more}
+def evidence_row(
+    engine: str,
+    trace: str,
+    claim: str,
+    metric: str,
+    experiment: str | None,
+    replicate: int | None,
+    value: float | None,
+    scope: str | None = None,
+    **more: Any,
+) -> Row:
+    return {
+        "engine": engine,
+        "trace": trace,
+        "claim": claim,
+        "metric": metric,
+        "experiment": experiment,
+        "replicate": replicate,
+        "scope": scope,
+        "value": value,
+        "n": None,
+        **more,
+    }
 
 
 def all_evidence(engine: str, trace: str, experiment: str, replicates: int) -> list[Row]:
@@ -81,9 +202,17 @@ def all_evidence(engine: str, trace: str, experiment: str, replicates: int) -> l
     out: list[Row] = []
 
     def each(claim: str, metric: str, scopes: Sequence[str | None] = (None,), size: float = 1.0, unit: str | None = "s") -> None:
-        out.extend(evidence_row(engine, trace, claim, metric, experiment, n + 1, size * (0.5 + rng.random()), scope, unit=unit) for scope in scopes for n in range(replicates))
+        out.extend(
+            evidence_row(engine, trace, claim, metric, experiment, n + 1, size * (0.5 + rng.random()), scope, unit=unit)
+            for scope in scopes
+            for n in range(replicates)
+        )
 
-    decode, prefill, pairs = [f"decode-{k}" for k in range(6)], ["prefill-0", "prefill-1"], [f"prefill-{p}>decode-{d}" for p in range(2) for d in range(6)]
+    decode, prefill, pairs = (
+        [f"decode-{k}" for k in range(6)],
+        ["prefill-0", "prefill-1"],
+        [f"prefill-{p}>decode-{d}" for p in range(2) for d in range(6)],
+    )
     each("s0", "errors", size=400, unit="requests")
     for metric in ("latency_p50", "latency_p90", "ttft_p50"):
         each("s0", metric)
@@ -118,11 +247,43 @@ def all_evidence(engine: str, trace: str, experiment: str, replicates: int) -> l
 
 
 def verdict_row(engine: str, trace: str, claim: str, verdict: str, **more: Any) -> Row:
-    return {"claim": claim, "engine": engine, "trace": trace, "statement": f"what {claim} says <b>&", "structural": "strong", "impact": "large", "verdict": verdict, "leaning": None, "n": 3, "effect": 2.5,
-            "effect_low": None, "effect_high": None, "unit": "ratio", "experiments": None, "runs": ["run-a", "run-b"], "confounders": ["load <i>", "N"], "fix": "F1", "fix_effect": "halved it", "notes": "because | so", **more}
+    return {
+        "claim": claim,
+        "engine": engine,
+        "trace": trace,
+        "statement": f"what {claim} says <b>&",
+        "structural": "strong",
+        "impact": "large",
+        "verdict": verdict,
+        "leaning": None,
+        "n": 3,
+        "effect": 2.5,
+        "effect_low": None,
+        "effect_high": None,
+        "unit": "ratio",
+        "experiments": None,
+        "runs": ["run-a", "run-b"],
+        "confounders": ["load <i>", "N"],
+        "fix": "F1",
+        "fix_effect": "halved it",
+        "notes": "because | so",
+        **more,
+    }
 
 
-WORDS = {"s0": "holds", "s1": "holds", "s2": "undecided", "s3": "undecided", "s4": "undecided", "s5": "undecided", "s6": "withdrawn", "s7": "partly", "s8": "holds", "s9": "refuted", "headline": "provisional"}
+WORDS = {
+    "s0": "holds",
+    "s1": "holds",
+    "s2": "undecided",
+    "s3": "undecided",
+    "s4": "undecided",
+    "s5": "undecided",
+    "s6": "withdrawn",
+    "s7": "partly",
+    "s8": "holds",
+    "s9": "refuted",
+    "headline": "provisional",
+}
 
 
 def write_claims(results: Path, evidence: Sequence[Row], verdicts: Sequence[Row]) -> None:
@@ -130,7 +291,14 @@ def write_claims(results: Path, evidence: Sequence[Row], verdicts: Sequence[Row]
     write_rows(results / "claims/verdicts.parquet", schemas.VERDICTS, verdicts)
 
 
-def fabricate(results: Path, groups: Sequence[tuple[str, str, str]] = (("imported", "golden <b>", "@g"), ("sim", "swebench-52", "")), *, sessions: Sequence[str] = HOSTILE, replicates: int = 3, **how: Any) -> Path:
+def fabricate(
+    results: Path,
+    groups: Sequence[tuple[str, str, str]] = (("imported", "golden <b>", "@g"), ("sim", "swebench-52", "")),
+    *,
+    sessions: Sequence[str] = HOSTILE,
+    replicates: int = 3,
+    **how: Any,
+) -> Path:
     evidence: list[Row] = []
     verdicts: list[Row] = []
     for engine, trace, suffix in groups:
@@ -138,7 +306,9 @@ def fabricate(results: Path, groups: Sequence[tuple[str, str, str]] = (("importe
             add_run(results, f"E0{suffix}", n + 1, engine, trace, sessions=sessions, **how)
         add_run(results, f"E6{suffix}", 1, engine, trace, sessions=sessions, kvc=False, logs=False)
         evidence += all_evidence(engine, trace, f"E0{suffix}", replicates)
-        verdicts += [verdict_row(engine, trace, claim, word, leaning="holds" if word == "undecided" else None) for claim, word in WORDS.items()]
+        verdicts += [
+            verdict_row(engine, trace, claim, word, leaning="holds" if word == "undecided" else None) for claim, word in WORDS.items()
+        ]
     write_claims(results, evidence, verdicts)
     database.build(results)
     return results

@@ -15,7 +15,6 @@ class Node:
     attributes: dict[str, str]
     children: list[Node] = field(default_factory=list)
 
-
     def all(self, tag: str | None = None) -> list[Node]:
         found = [n for child in self.children for n in ([child] if tag in (None, child.tag) else []) + child.all(tag)]
         return found
@@ -66,5 +65,7 @@ def cells(table: Node) -> list[list[str | float | None]]:
     """The body of a table: exact numbers where the page carries them, else text."""
     rows = []
     for row in next(n for n in table.all("tbody")).all("tr"):
-        rows.append([float(c.attributes["data-v"]) if "data-v" in c.attributes else None if c.text == "–" else c.text for c in row.all("td")])
+        rows.append(
+            [float(c.attributes["data-v"]) if "data-v" in c.attributes else None if c.text == "–" else c.text for c in row.all("td")]
+        )
     return rows

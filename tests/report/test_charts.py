@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from apd_replay.report import charts, svg
-from apd_replay.report.charts import Dot, Heading, Panel, Strip
+from apd_replay.report import charts, svg, timelines
+from apd_replay.report.charts import Dot, Heading
+from apd_replay.report.timelines import Panel, Strip
 
 HEADING = Heading("<title> & \x00 ]]>", 'engine "sim" · N = 3')
 INF, NAN = math.inf, math.nan
@@ -19,15 +20,29 @@ CHARTS: dict[str, Callable[[], str]] = {
     "bars without data": lambda: charts.bars(HEADING, [], {}, "rooms"),
     "bars of many groups": lambda: charts.bars(HEADING, [f"prefill-0>decode-{k}" for k in range(200)], {"x": [[1.0]] * 200}, "rooms"),
     "lying bars": lambda: charts.lying_bars(HEADING, ["a>b<", "c"], {"x": [[1, 2, None], [INF]], "y": [[0], []]}, "rooms"),
-    "dots": lambda: charts.dots(HEADING, [Dot("<a>", 1.5, 1, 2, [1, None, INF]), Dot("b", INF), Dot("c", None), Dot("d", NAN), Dot("e", -1.0, -2.0, 0.0)], "s", log=True, reference=1.0),
+    "dots": lambda: charts.dots(
+        HEADING,
+        [Dot("<a>", 1.5, 1, 2, [1, None, INF]), Dot("b", INF), Dot("c", None), Dot("d", NAN), Dot("e", -1.0, -2.0, 0.0)],
+        "s",
+        log=True,
+        reference=1.0,
+    ),
     "dots without data": lambda: charts.dots(HEADING, [], "s", log=True),
     "dots of one value": lambda: charts.dots(HEADING, [Dot("a", 0.0)], "s"),
     "ecdf": lambda: charts.ecdf(HEADING, {"<x>": [0.0, 1.0, 5.0], "y": [2.0]}, "s", counts={"y": 1}),
     "ecdf of zeros": lambda: charts.ecdf(HEADING, {"x": [0.0, 0.0]}, "s"),
     "ecdf without data": lambda: charts.ecdf(HEADING, {}, "s"),
-    "strips": lambda: charts.strips(HEADING, [Strip("<s>", [(0, 1, "direct")], [(1, "error")], "75 %"), Strip("t", [])], {"direct": svg.BLUE}, {"error": (svg.RED, 1.0)}, "s"),
-    "strips without data": lambda: charts.strips(HEADING, [], {}, {}, "s"),
-    "usage": lambda: charts.usage(HEADING, [Panel("decode-0", [(0, 0.1, 0.9)], {"trim": [1.0]}), Panel("<d>", [], {})], {"trim": svg.GREEN}, "s"),
+    "strips": lambda: timelines.strips(
+        HEADING,
+        [Strip("<s>", [(0, 1, "direct")], [(1, "error")], "75 %"), Strip("t", [])],
+        {"direct": svg.BLUE},
+        {"error": (svg.RED, 1.0)},
+        "s",
+    ),
+    "strips without data": lambda: timelines.strips(HEADING, [], {}, {}, "s"),
+    "usage": lambda: timelines.usage(
+        HEADING, [Panel("decode-0", [(0, 0.1, 0.9)], {"trim": [1.0]}), Panel("<d>", [], {})], {"trim": svg.GREEN}, "s"
+    ),
     "matrix": lambda: charts.matrix(HEADING, ["prefill-0"], ["decode-0", "<d>"], {("prefill-0", "decode-0"): 3.0}, "from", "to"),
     "matrix of zeros": lambda: charts.matrix(HEADING, ["p"], ["d"], {("p", "d"): 0.0}, "from", "to"),
     "scatter": lambda: charts.scatter(HEADING, [(1000.0, 0.5, 0.2, 0.7)], "tokens", "rate"),

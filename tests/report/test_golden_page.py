@@ -14,7 +14,9 @@ from conftest import CONFIG
 from reading import Node, cells, page
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"
-pytestmark = pytest.mark.skipif(not (GOLDEN / "make_golden.py").is_file(), reason="the golden data generator (../shared/golden) is not on this machine")
+pytestmark = pytest.mark.skipif(
+    not (GOLDEN / "make_golden.py").is_file(), reason="the golden data generator (../shared/golden) is not on this machine"
+)
 
 Figures = Callable[..., list[float]]
 
@@ -25,7 +27,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = work / "results"
     for command in (
         [GOLDEN / "make_golden.py", GOLDEN / "published.json", work / "made"],
-        ["-m", "apd_replay", "import", *[work / "made/runs" / run for run in ("E0/r1", "E0/r2", "E0/r3", "E6/r1")], "--trace", work / "made/trace.jsonl", "--results", results],
+        [
+            "-m",
+            "apd_replay",
+            "import",
+            *[work / "made/runs" / run for run in ("E0/r1", "E0/r2", "E0/r3", "E6/r1")],
+            "--trace",
+            work / "made/trace.jsonl",
+            "--results",
+            results,
+        ],
         ["-m", "apd_replay", "claims", "--results", results, "--config", CONFIG],
         ["-m", "apd_replay", "report", "--results", results, "--config", CONFIG],
     ):
@@ -50,7 +61,11 @@ def figures(tree: Node) -> Figures:
             evidence[found[1]] = cells(table)
 
     def look(claim: str, metric: str, experiment: str = "E0", scope: str | None = None, replicate: int | str | None = None) -> list[float]:
-        rows = [r for r in evidence[claim] if r[0] == metric and r[2] == experiment and scope in (None, r[1]) and (r[3] == replicate if replicate else r[3] != "all")]
+        rows = [
+            r
+            for r in evidence[claim]
+            if r[0] == metric and r[2] == experiment and scope in (None, r[1]) and (r[3] == replicate if replicate else r[3] != "all")
+        ]
         return [float(str(r[4])) for r in rows]
 
     return look
@@ -92,7 +107,19 @@ def test_gaps(figures: Figures) -> None:
 def test_verdicts_and_their_engine(tree: Node) -> None:
     rows = {r.attributes["data-claim"]: r for r in tree.all("tr") if "data-claim" in r.attributes}
     words = {claim: row.attributes["data-verdict"] for claim, row in rows.items()}
-    assert words == {"s0": "holds", "s1": "holds", "s2": "undecided", "s3": "undecided", "s4": "undecided", "s5": "undecided", "s6": "withdrawn", "s7": "partly", "s8": "holds", "s9": "undecided", "headline": "provisional"}
+    assert words == {
+        "s0": "holds",
+        "s1": "holds",
+        "s2": "undecided",
+        "s3": "undecided",
+        "s4": "undecided",
+        "s5": "undecided",
+        "s6": "withdrawn",
+        "s7": "partly",
+        "s8": "holds",
+        "s9": "undecided",
+        "headline": "provisional",
+    }
     assert "leaning to holds" in rows["s2"].text and "leaning to refuted" in rows["s3"].text
     assert {row.attributes["data-engine"] for row in rows.values()} == {"imported"}
 

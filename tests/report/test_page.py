@@ -57,7 +57,10 @@ def test_infinite_figures_are_shown_and_kept(tree: Node) -> None:
 
 def test_figures_show_the_rows_that_they_are_drawn_from(results: Path, tree: Node) -> None:
     """The folded table under each claim's figure holds evidence rows, unchanged."""
-    known = {tuple(map(repr, floats(tuple("all" if c == "replicate" and r[c] is None else r[c] for c in COLUMNS)))) for r in rows_of(results, "evidence")}
+    known = {
+        tuple(map(repr, floats(tuple("all" if c == "replicate" and r[c] is None else r[c] for c in COLUMNS))))
+        for r in rows_of(results, "evidence")
+    }
     checked = 0
     for table in tree.all("table"):
         caption = table.all("caption")
@@ -94,7 +97,11 @@ def test_every_figure_has_its_numbers_one_click_away(tree: Node) -> None:
 def test_verdict_table_comes_first_and_says_what_the_tables_say(results: Path, tree: Node) -> None:
     first = tree.all("section")[0]
     assert first.attributes["id"] == "verdicts"
-    shown = [(r.attributes["data-claim"], r.attributes["data-engine"], r.attributes["data-trace"], r.attributes["data-verdict"]) for r in first.all("tr") if "data-claim" in r.attributes]
+    shown = [
+        (r.attributes["data-claim"], r.attributes["data-engine"], r.attributes["data-trace"], r.attributes["data-verdict"])
+        for r in first.all("tr")
+        if "data-claim" in r.attributes
+    ]
     assert sorted(shown) == sorted((r["claim"], r["engine"], r["trace"], r["verdict"]) for r in rows_of(results, "verdicts"))
     for row in first.all("tr"):
         if "data-claim" in row.attributes:
@@ -123,7 +130,12 @@ def test_errata_stand_beside_their_claims_with_what_was_measured(tree: Node) -> 
     sections = {s.attributes["id"]: s for s in tree.all("section")}
 
     def errata(claim: str) -> list[list[str | float | None]]:
-        return [row for t in sections[claim].all("table") if t.all("caption") and t.all("caption")[0].text == "Errata of the seed report" for row in cells(t)]
+        return [
+            row
+            for t in sections[claim].all("table")
+            if t.all("caption") and t.all("caption")[0].text == "Errata of the seed report"
+            for row in cells(t)
+        ]
 
     latency = [row for row in errata("headline") if "110 %" in str(row[0])]
     assert [(row[3], row[6]) for row in latency] == [("imported", 1.32), ("sim", 1.32)]
@@ -186,7 +198,9 @@ def test_same_input_same_bytes(results: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         with Source(results, CONFIG) as source:
             pages.write(build(source), tmp_path / name)
-    first, second = ({f.relative_to(tmp_path / n): f.read_bytes() for f in sorted((tmp_path / n).rglob("*")) if f.is_file()} for n in ("a", "b"))
+    first, second = (
+        {f.relative_to(tmp_path / n): f.read_bytes() for f in sorted((tmp_path / n).rglob("*")) if f.is_file()} for n in ("a", "b")
+    )
     assert first == second
     assert first[Path("report.html")] == (results / "report/report.html").read_bytes()
 

@@ -53,7 +53,26 @@ def test_one_session_and_no_errors(make_results: Make) -> None:
 def test_a_claim_without_runs_says_so(tmp_path: Path) -> None:
     results = tmp_path / "results"
     add_run(results, "E6", 1, "sim", "t", sessions=["a"], kvc=False)
-    write_claims(results, [], [verdict_row("sim", "t", "s1", "undecided", n=None, effect=None, experiments=[], runs=[], confounders=[], fix=None, fix_effect=None, notes=None)])
+    write_claims(
+        results,
+        [],
+        [
+            verdict_row(
+                "sim",
+                "t",
+                "s1",
+                "undecided",
+                n=None,
+                effect=None,
+                experiments=[],
+                runs=[],
+                confounders=[],
+                fix=None,
+                fix_effect=None,
+                notes=None,
+            )
+        ],
+    )
     database.build(results)
     by_id = sections(made(results))
     assert "No runs in this results folder speak to this claim." in by_id["s4"].text
@@ -73,8 +92,12 @@ def test_infinite_and_missing_effects(tmp_path: Path) -> None:
     results = tmp_path / "results"
     add_run(results, "E0", 1, "sim", "t", sessions=["a", "b"])
     inf = float("inf")
-    evidence = [evidence_row("sim", "t", "headline", "response_p99", None, None, inf, unit="KVC / DP", n=1), evidence_row("sim", "t", "headline", "response_p99", "E0", 1, inf, unit="s"),
-                evidence_row("sim", "t", "s0", "latency_p50", "E0", 1, 0.0), evidence_row("sim", "t", "s8", "rejection_share", "E0", 1, None)]
+    evidence = [
+        evidence_row("sim", "t", "headline", "response_p99", None, None, inf, unit="KVC / DP", n=1),
+        evidence_row("sim", "t", "headline", "response_p99", "E0", 1, inf, unit="s"),
+        evidence_row("sim", "t", "s0", "latency_p50", "E0", 1, 0.0),
+        evidence_row("sim", "t", "s8", "rejection_share", "E0", 1, None),
+    ]
     write_claims(results, evidence, [verdict_row("sim", "t", "headline", "undecided", effect=inf, effect_low=None, effect_high=None)])
     database.build(results)
     tree = made(results)
@@ -152,5 +175,7 @@ def test_the_simulation_error_is_shown_only_where_it_can_be_measured(tmp_path: P
     assert table.attributes["data-engine"] == "sim and sglang"
     rows = {r.all("td")[1].text: [c.attributes.get("data-v") for c in r.all("td")] for r in table.all("tr")[1:]}
     with Source(results, CONFIG) as source:
-        means = source.sql("SELECT avg(m) AS m FROM (SELECT experiment, avg(latency_s) AS m FROM requests GROUP BY experiment, replicate) GROUP BY experiment ORDER BY experiment")
+        means = source.sql(
+            "SELECT avg(m) AS m FROM (SELECT experiment, avg(latency_s) AS m FROM requests GROUP BY experiment, replicate) GROUP BY experiment ORDER BY experiment"
+        )
     assert [float(str(rows["latency_mean"][k])) for k in (4, 2)] == pytest.approx([r["m"] for r in means])

@@ -48,13 +48,50 @@ def run_dir(tmp_path: Path) -> Path:
         for turn in range(3):
             start = 0.1 * s + 1.5 * turn
             status = "error" if (s, turn) == (1, 1) else "truncated" if (s, turn) == (3, 2) else "ok"
-            rows.append({"request_id": f"{s}-{turn}", "session": session, "turn": turn, "path": "direct" if turn else "seed", "prefill_worker": "prefill-0", "decode_worker": "decode-0", "scheduled_t": start,
-                         "dispatched_t": start + 0.05, "first_token_t": start + 0.2 if status == "ok" else None, "finished_t": None if status == "truncated" else start + 1.2, "input_tokens": 10, "cached_tokens": 0,
-                         "output_tokens": 5, "admission": "none", "pause_ms": 0.0, "bootstrap_room": None, "status": status, "error_kind": "out_of_memory" if status == "error" else None, "error_message": None})
+            rows.append(
+                {
+                    "request_id": f"{s}-{turn}",
+                    "session": session,
+                    "turn": turn,
+                    "path": "direct" if turn else "seed",
+                    "prefill_worker": "prefill-0",
+                    "decode_worker": "decode-0",
+                    "scheduled_t": start,
+                    "dispatched_t": start + 0.05,
+                    "first_token_t": start + 0.2 if status == "ok" else None,
+                    "finished_t": None if status == "truncated" else start + 1.2,
+                    "input_tokens": 10,
+                    "cached_tokens": 0,
+                    "output_tokens": 5,
+                    "admission": "none",
+                    "pause_ms": 0.0,
+                    "bootstrap_room": None,
+                    "status": status,
+                    "error_kind": "out_of_memory" if status == "error" else None,
+                    "error_message": None,
+                }
+            )
     (folder / "requests.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    (folder / "structural/backpressure-events.jsonl").write_text(json.dumps({"timestamp": STARTED + 1.0, "D": "decode-0", "sleep_ms": 200.0, "queue_depth_at_signal": 9}) + "\n")
+    (folder / "structural/backpressure-events.jsonl").write_text(
+        json.dumps({"timestamp": STARTED + 1.0, "D": "decode-0", "sleep_ms": 200.0, "queue_depth_at_signal": 9}) + "\n"
+    )
     (folder / "logs/decode-0.log").write_text(LOG)
-    (folder / "run.json").write_text(json.dumps({"experiment": "E0", "replicate": 1, "engine": "imported", "status": "complete", "trace": "t", "trace_digest": "d", "started_ts": STARTED, "duration_s": 5.0, "requests": len(rows), "errors": 1}))
+    (folder / "run.json").write_text(
+        json.dumps(
+            {
+                "experiment": "E0",
+                "replicate": 1,
+                "engine": "imported",
+                "status": "complete",
+                "trace": "t",
+                "trace_digest": "d",
+                "started_ts": STARTED,
+                "duration_s": 5.0,
+                "requests": len(rows),
+                "errors": 1,
+            }
+        )
+    )
     return folder
 
 
