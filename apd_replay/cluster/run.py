@@ -51,6 +51,9 @@ def run(experiment: Experiment, trace: Trace, replicate: int, out_dir: Path, lau
         facts = {"trace": trace.name, "trace_digest": trace.digest, "versions": versions,
                  "workers": {s.name: _described(s) for s in started} or external.described(targets)}  # fmt: skip
         asyncio.run(_replay(experiment, trace, planned, replicate, out_dir, targets, servers, facts))
+    if experiment["rows"] == "no_logs":
+        for log in logs.glob("*.log"):
+            log.unlink()
 
 
 async def _replay(experiment: Experiment, trace: Trace, planned: Plan, replicate: int, out_dir: Path, targets: Targets, servers: Servers | None,
