@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from apd_replay.logs import batch, events, failures, known, server_args, time_stats
-from apd_replay.logs.prefix import STAMP, Piece, epoch, pieces, strip_terminal, unwrap
+from apd_replay.logs.prefix import STAMP, Piece, epoch, pieces, plain_piece, strip_terminal, unwrap
 from apd_replay.logs.request_log import read as read_request_log
 from apd_replay.logs.rest import as_json
 from apd_replay.logs.shapes import Shapes
@@ -19,7 +19,7 @@ from apd_replay.logs.tracebacks import Traceback, is_exception_line, is_start
 
 DETAIL_LENGTH = 500
 _BEST_FIRST = ("row", "cut", "unknown", "known")
-EVIDENCE_ROWS = 5_000  # clock evidence kept of one log
+EVIDENCE_ROWS = 1_000  # clock evidence kept of one log
 
 Row = dict[str, Any]
 
@@ -67,8 +67,14 @@ class LogParser:
             self.bad_utf8 += 1
         if "\x1b" in text:
             text = strip_terminal(text)
-        out = []
         self._lead = ""
+        if "\r" not in text and (plain := plain_piece(text)) is not None:  # nearly always
+            understood = self._piece(plain, number, offset)
+            assert understood is not None
+            self.counts[understood[1]] += 1
+            self.lines[understood[0]] += 1
+            return [understood]
+        out = []
         for part in _carriage_returns(text):
             for piece in pieces(unwrap(part)):
                 understood = self._piece(piece, number, offset)

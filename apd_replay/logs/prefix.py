@@ -47,12 +47,17 @@ def unwrap(text: str) -> str:
     return text[2:] if text.startswith("> ") else text
 
 
+def plain_piece(text: str) -> Piece | None:
+    """The one message of a line that starts with its stamp and holds nothing else; None: see `pieces`."""
+    if not text.startswith("[") or (match := STAMP.match(text)) is None or text.find("[2", match.end()) >= 0 or ".cpp:" in text:
+        return None
+    return Piece(text[match.end() :], epoch(match[1], match[2], match[3]), match[4].strip(), "", True)
+
+
 def pieces(text: str) -> list[Piece]:
     """The messages of one physical line, colours and wrappings already off."""
     if text.startswith("["):
         if (match := STAMP.match(text)) is not None:
-            if text.find("[2", match.end()) < 0 and ".cpp:" not in text:  # nearly always
-                return [Piece(text[match.end() :], epoch(match[1], match[2], match[3]), match[4].strip(), "", True)]
             return _split(text, match, "")
         if (tags := _TAGS_ONLY.match(text)) is not None:
             return [Piece(text[tags.end() :], tags=tags[1], stamped=True)]

@@ -44,7 +44,7 @@ class Reader:
 
     def _open(self) -> IO[bytes]:
         try:
-            handle = open(self.path, "rb", buffering=0)  # noqa: SIM115: closed by the caller
+            handle = open(self.path, "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
             if handle.read(2) != b"\x1f\x8b":
                 handle.seek(0)
                 return handle

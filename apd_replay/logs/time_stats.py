@@ -9,7 +9,8 @@ from apd_replay.logs.rest import as_json
 
 HEAD = "ReqTimeStats("
 _LINE = re.compile(r"ReqTimeStats\((.*?)\): (.*)$", re.DOTALL)
-_UNITS = (("ms", 1.0), (" GB/s", 1.0), (" MB", 1.0), ("s", 1000.0), ("", 1.0))
+_UNITS = {"ms": 1.0, " GB/s": 1.0, " MB": 1.0, "s": 1000.0, "": 1.0}  # the first that fits
+_FIGURE = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 _WORDS = {"rid": "rid", "type": "side"}
 _COUNTS = {"bootstrap_room": "room", "input_len": "input_tokens", "cached_input_len": "cached_tokens", "output_len": "output_tokens"}
@@ -46,8 +47,8 @@ def read(message: str) -> dict[str, Any] | None:
 
 def _measure(text: str) -> float | None:
     """A figure with its unit, milliseconds for a duration; None for anything else."""
-    for unit, factor in _UNITS:
-        if text.endswith(unit):
-            figure = text.removesuffix(unit)
-            return float(figure) * factor if figure.isascii() and figure.removeprefix("-").replace(".", "", 1).isdecimal() and len(figure) < 20 else None
-    return None
+    unit = next(u for u in _UNITS if text.endswith(u))
+    figure = text.removesuffix(unit)
+    if len(figure) > 20 or not _FIGURE.fullmatch(figure):
+        return None
+    return float(figure) * _UNITS[unit]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import log_lines as L
 import pytest
 
 from apd_replay import schemas
 from apd_replay.logs.parser import LogParser
 from apd_replay.logs.prefix import rank
 from apd_replay.logs.spool import RANKS
-import log_lines as L
 
 
 def parse(*lines: str | bytes, last: bool = True) -> tuple[LogParser, list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
@@ -130,7 +130,7 @@ def test_glog_has_the_year_of_the_lines_before() -> None:
 @pytest.mark.parametrize("text", ["Receive: obj=GenerateReqInput(rid='a', text='{}')", "Finish: obj=GenerateReqInput(text='{}'), out={{}}", '{{"event": "request.received", "text": "{}"}}',
                                   'INFO:     1.2.3.4:5 - "GET /?q={} HTTP/1.1" 404 Not Found'])  # fmt: skip
 def test_a_line_inside_somebodys_text_is_no_line(text: str) -> None:
-    parser, samples, events, _ = parse(L.T + text.format(L.BATCHES[9][1]), L.T + text.format(L.EVENTS[2][0]))
+    _parser, samples, events, _ = parse(L.T + text.format(L.BATCHES[9][1]), L.T + text.format(L.EVENTS[2][0]))
     assert not samples and not events
 
 
@@ -152,7 +152,7 @@ def test_unknown_lines_are_counted_by_shape_and_known_noise_is_not() -> None:
 
 
 def test_bad_utf8_is_counted_and_read() -> None:
-    parser, samples, _, _ = parse(L.BATCHES[9][1].encode() + b"\xff\xfe", L.T.encode() + b"Session opened: \xff (active=1)")
+    parser, _samples, _, _ = parse(L.BATCHES[9][1].encode() + b"\xff\xfe", L.T.encode() + b"Session opened: \xff (active=1)")
     assert parser.bad_utf8 == 2 and sum(parser.lines.values()) == 2
 
 
