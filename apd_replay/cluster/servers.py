@@ -82,6 +82,9 @@ class Servers:
     def _start(self, servers: Sequence[Server]) -> None:
         for server in servers:
             environment = dict(server.environment)
+            if environment.get("APD_SGLANG_PLUGIN") and server.role != "router":  # what its plugin sees goes beside the logs, not among them
+                (self.logs.parent / "events").mkdir(exist_ok=True)
+                environment["APD_SGLANG_EVENTS"] = str((self.logs.parent / "events" / f"{server.name}.jsonl").absolute())
             if server.loopback_only and (shield := self._loopback_library()) is not None:
                 environment["LD_PRELOAD"] = ":".join(filter(None, [str(shield), environment.get("LD_PRELOAD", "")]))
             process = Process(server.name, server.argv, environment, self.logs / f"{server.name}.log")

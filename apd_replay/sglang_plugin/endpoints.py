@@ -1,0 +1,90 @@
+"""The HTTP side: POST /admit_direct_append and POST /close_direct_session, in the process that serves SGLang's HTTP API."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from typing import Any
+
+from apd_replay.sglang_plugin import admission, snapshot
+from apd_replay.sglang_plugin.admission import Question
+from apd_replay.sglang_plugin.settings import Settings
+
+ADMIT = "/admit_direct_append"
+CLOSE = "/close_direct_session"
+
+
+def add_routes(server: Any, settings: Settings, memory: mmap.mmap | None) -> None:
+    """`server`: SGLang's module entrypoints.http_server. `memory`: the scheduler's snapshot, where it answers admissions."""
+    from fastapi import Request
+    from fastapi.responses import JSONResponse
+
+    from apd_replay.sglang_plugin.messages import AdmissionCall, CloseCall
+
+    def manager() -> Any:
+        return server.get_global_state().tokenizer_manager
+
+    async def read(request: Request) -> Any:
+        try:
+            return json.loads(await request.body())
+        except ValueError:
+            raise ValueError("the body is not JSON") from None
+
+    async def admit(request: Request) -> JSONResponse:
+        try:
+            body = await read(request)
+            question = Question.of(body)
+            if memory is not None:
+                return JSONResponse(from_snapshot(question, memory, settings))
+            replies = await _ask(manager(), "apd_admission", AdmissionCall(body=json.dumps(body)))
+        except ValueError as error:
+            return JSONResponse({"error": {"message": str(error)}}, status_code=400)
+        return _answered(replies)
+
+    async def close(request: Request) -> JSONResponse:
+        try:
+            body = await read(request)
+            if not isinstance(body, dict) or not isinstance(body.get("session"), str):
+                raise ValueError("session: expected a name")
+        except ValueError as error:
+            return JSONResponse({"error": {"message": str(error)}}, status_code=400)
+        return _answered(await _ask(manager(), "apd_close", CloseCall(body=json.dumps(body))))
+
+    # FastAPI resolves annotations by the function's module, where `Request` is not imported: hand it the class itself
+    for route in (admit, close):
+        route.__annotations__ = {"request": Request}
+    server.app.add_api_route(ADMIT, admit, methods=["POST"])
+    server.app.add_api_route(CLOSE, close, methods=["POST"])
+
+
+def from_snapshot(question: Question, memory: mmap.mmap, settings: Settings) -> dict[str, Any]:
+    """Answer from what the scheduler last wrote; it is not asked, evicts nothing and keeps nothing for the turn."""
+    try:
+        reading = snapshot.read(memory)
+    except snapshot.Torn:
+        reading = None
+    if reading is None:
+        return {"can_admit": False, "reason": "no_snapshot", "evicted_session_count": 0, "recommended_pause_ms": 0.0}
+    tokens = reading.tokens_of(question.session)
+    refusal = "no_session" if tokens is None else "busy" if tokens == snapshot.UNDER_WAY else ""
+    numbers = reading.numbers
+    if not refusal:  # idle slots of others make way once the turn is there
+        assert tokens is not None
+        others = sum(kept for kept in reading.slots.values() if kept > 0) - tokens
+        short = question.need(tokens) - numbers.available_tokens
+        out = admission.answer(question, numbers, tokens, refusal, 0, settings.pause_ms())
+        return {**out, "can_admit": short <= others, "reason": "admitted" if short <= others else "no_space", "mono": reading.mono_s}
+    return {**admission.answer(question, numbers, None, refusal, 0, settings.pause_ms()), "mono": reading.mono_s}
+
+
+async def _ask(manager: Any, name: str, call: Any) -> list[Any]:
+    manager.auto_create_handle_loop()
+    replies: list[Any] = await getattr(manager, f"{name}_communicator")(call)
+    return replies
+
+
+def _answered(replies: list[Any]) -> Any:
+    from fastapi.responses import JSONResponse
+
+    body = json.loads(replies[0].body)
+    return JSONResponse(body, status_code=400 if "error" in body else 200)

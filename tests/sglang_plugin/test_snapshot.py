@@ -1,0 +1,88 @@
+"""The memory between scheduler and HTTP process: what is written is read, and a torn reading never passes."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from apd_replay.sglang_plugin import endpoints, snapshot
+from apd_replay.sglang_plugin.admission import Numbers, Question
+from apd_replay.sglang_plugin.settings import Settings
+
+NUMBERS = Numbers(total_tokens=1000, available_tokens=100, held_tokens=300, running=2, waiting=1, prealloc_queue=3, transfer_queue=4, retracted_queue=0)
+
+
+def test_a_reader_sees_what_was_written_last() -> None:
+    memory = snapshot.open_memory(snapshot.create())
+    assert snapshot.read(memory) is None
+    writer = snapshot.Writer(memory)
+    writer.write(NUMBERS, {"a": 10, "b": snapshot.UNDER_WAY, "ü": 30})
+    writer.write(NUMBERS, {"a": 20})
+    found = snapshot.read(memory)
+    assert found is not None and found.numbers == NUMBERS
+    assert (found.tokens_of("a"), found.tokens_of("b"), found.tokens_of("ü")) == (20, None, None)
+
+
+def test_another_process_reads_it_and_nothing_stays_behind() -> None:
+    path = snapshot.create()
+    snapshot.Writer(snapshot.open_memory(path)).write(NUMBERS, {"a": 10})
+    code = f"from apd_replay.sglang_plugin import snapshot; print(snapshot.read(snapshot.open_memory({path!r})).tokens_of('a'))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "10\n"
+    assert path.startswith(f"/proc/{os.getpid()}/")
+
+
+def test_a_writer_that_died_half_way_is_noticed() -> None:
+    memory = snapshot.open_memory(snapshot.create())
+    snapshot.Writer(memory).write(NUMBERS, {})
+    struct.pack_into("<Q", memory, 0, 3)
+    with pytest.raises(snapshot.Torn):
+        snapshot.read(memory)
+    answer = endpoints.from_snapshot(Question("a", 1, 1), memory, Settings(admission="snapshot"))
+    assert not answer["can_admit"] and answer["reason"] == "no_snapshot"
+
+
+def test_readings_are_never_mixed_while_a_writer_is_at_work() -> None:
+    memory = snapshot.open_memory(snapshot.create())
+    writer, stop = snapshot.Writer(memory), threading.Event()
+
+    def write() -> None:
+        k = 0
+        while not stop.is_set():
+            k += 1
+            writer.write(Numbers(k, k, k, k, k, k, k, k), dict.fromkeys(map(str, range(k % 50)), k))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        read = 0
+        while read < 2000:
+            try:
+                found = snapshot.read(memory)
+            except snapshot.Torn:
+                continue
+            if found is not None:
+                read += 1
+                assert {found.numbers.total_tokens, found.numbers.retracted_queue, *found.slots.values()} == {found.numbers.total_tokens}
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(("session", "appended", "admitted", "reason"), [
+    ("a", 50, True, "admitted"),
+    ("a", 120, True, "admitted"),  # 100 free, and b's 40 idle tokens make way
+    ("a", 141, False, "no_space"),
+    ("busy", 1, False, "busy"),
+    ("unknown", 1, False, "no_session"),
+])  # fmt: skip
+def test_the_answer_from_the_snapshot(session: str, appended: int, admitted: bool, reason: str) -> None:
+    memory = snapshot.open_memory(snapshot.create())
+    snapshot.Writer(memory).write(NUMBERS, {"a": 200, "b": 40, "busy": snapshot.UNDER_WAY})
+    answer = endpoints.from_snapshot(Question(session, appended, 0), memory, Settings(admission="snapshot"))
+    assert (answer["can_admit"], answer["reason"]) == (admitted, reason)
+    assert answer["queue_depth"] == 4 and answer["evicted_session_count"] == 0
