@@ -69,7 +69,7 @@ def test_a_turn_that_came_in_time_keeps_its_reservation_until_it_is_scheduled(se
 
 
 def test_idle_lru_takes_idle_sessions_only_the_least_recently_used_first(sessions: Sessions) -> None:
-    a, b, c, d = (resident(sessions, name, 100, now) for name, now in (("a", 3.0), ("b", 1.0), ("c", 2.0), ("d", 0.0)))
+    a, b, _, d = (resident(sessions, name, 100, now) for name, now in (("a", 3.0), ("b", 1.0), ("c", 2.0), ("d", 0.0)))
     sessions.admit(d, 4.0, 10.0)
     sessions.arrive("c", "c-1", direct=True, now=5.0)
     assert sessions.victims("idle_lru", 6.0) == [b, a]
