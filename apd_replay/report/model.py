@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -26,6 +26,11 @@ class Table:
     rows: Sequence[Sequence[Any]]
     folded: bool = False
     engine: str = ""
+
+
+def without_empty_columns(table: Table) -> Table:
+    kept = [c for c in range(len(table.columns)) if any(row[c] is not None for row in table.rows)]
+    return replace(table, columns=[table.columns[c] for c in kept], rows=[[row[c] for c in kept] for row in table.rows])
 
 
 @dataclass(frozen=True)

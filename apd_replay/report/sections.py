@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from apd_replay.claims.verdicts import State
-from apd_replay.report import claim_figures, run_figures
+from apd_replay.report import claim_figures, provenance, session_figures, worker_figures
 from apd_replay.report.evidence import Evidence, select
-from apd_replay.report.model import Block, Facts, Heading, Link, Note, Report, Section, Table, Verdict
-from apd_replay.report.numbers import MISSING, estimate, listed, moment
-from apd_replay.report.source import Group, Row, Source, natural, ordered
+from apd_replay.report.model import (
+    Block,
+    Facts,
+    Heading,
+    Note,
+    Report,
+    Section,
+    Table,
+    Verdict,
+    without_empty_columns,
+)
+from apd_replay.report.numbers import MISSING, estimate, listed
+from apd_replay.report.source import Group, Row, Source, natural
 
 CLAIMS = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "headline")
 HEADLINE_TABLE = (
@@ -42,10 +51,10 @@ def build(source: Source) -> Report:
         _headline(source, verdicts),
         *(_claim(source, c, verdicts) for c in _claims(source) if c != "headline"),
         *_runs(source),
-        *_simulation_error(source),
-        _provenance(source),
+        *provenance.simulation_error(source),
+        provenance.runs(source),
     ]
-    return Report("Agentic prefill/decode replay: what the runs say", _summary(source), verdicts, sections)
+    return Report("Agentic prefill/decode replay: what the runs say", provenance.summary(source), verdicts, sections)
 
 
 def _claims(source: Source) -> list[str]:
@@ -55,21 +64,6 @@ def _claims(source: Source) -> list[str]:
 
 def _rank(claim: str) -> tuple[Any, ...]:
     return (CLAIMS.index(claim), ()) if claim in CLAIMS else (len(CLAIMS), natural(claim))
-
-
-def _summary(source: Source) -> list[tuple[str, str]]:
-    """For each engine and trace: which runs, how many requests and errors."""
-    out = []
-    for group in source.groups():
-        runs = source.runs_of(group)
-        experiments = ordered(r["experiment"] for r in runs)
-        text = (
-            f"trace {group.trace}: {len(runs):,} runs of {len(experiments)} experiments ({', '.join(experiments)}); "
-            f"{sum(r['requests'] or 0 for r in runs):,} requests, {sum(r['errors'] or 0 for r in runs):,} of them failed"
-        )
-        cut = [f"{r['experiment']}/r{r['replicate']} {r['status']}" for r in runs if r["status"] != "complete"]
-        out.append((group.engine, text + (f"; not complete: {', '.join(cut)}" if cut else "")))
-    return out
 
 
 def _verdict(v: Row) -> Verdict:
@@ -100,7 +94,7 @@ def _headline(source: Source, verdicts: Sequence[Verdict]) -> Section:
         if over:
             rows = [[r["metric"], r["scope"], r["experiment"], r["value"], r["low"], r["high"], r["unit"], r["n"]] for r in over]
             section.blocks.append(
-                _without_empty_columns(
+                without_empty_columns(
                     Table(
                         "KVC against DP, over the replicates",
                         ("metric", "scope", "experiment", "value", "low", "high", "unit", "n"),
@@ -132,8 +126,8 @@ def _claim(source: Source, claim: str, verdicts: Sequence[Verdict]) -> Section:
         section.blocks += opening or [Heading(f"trace {group.trace}", group.engine)]
         section.blocks += [*claim_figures.figures(evidence), *_all_evidence(evidence)]
         if claim == "s1":
-            run = next((r for r in source.runs_of(group) if not run_figures.dp(r)), None)
-            section.blocks += [f for f in [run and run_figures.session_sizes(source, run)] if f]
+            run = next((r for r in source.runs_of(group) if r["disaggregated"]), None)
+            section.blocks += [f for f in [run and session_figures.session_sizes(source, run)] if f]
         if claim == "s7":
             section.blocks += _gaps(source, group)
     if not section.blocks:
@@ -162,12 +156,7 @@ def _errata(source: Source, claim: str) -> list[Block]:
                 ]
             )
     columns = ("the seed report says", "but", "measured here", "engine", "trace", "experiment", "value", "low", "high", "unit", "n")
-    return [_without_empty_columns(Table("Errata of the seed report", columns, rows))] if rows else []
-
-
-def _without_empty_columns(table: Table) -> Table:
-    kept = [c for c in range(len(table.columns)) if any(row[c] is not None for row in table.rows)]
-    return replace(table, columns=[table.columns[c] for c in kept], rows=[[row[c] for c in kept] for row in table.rows])
+    return [without_empty_columns(Table("Errata of the seed report", columns, rows))] if rows else []
 
 
 def _labels(verdicts: Sequence[Verdict], claim: str) -> list[tuple[str, str]]:
@@ -223,8 +212,8 @@ def _experiments(source: Source, group: Group, claim: str) -> set[str]:
 
 
 def _gaps(source: Source, group: Group) -> list[Block]:
-    runs = [r for r in source.runs_of(group) if not run_figures.dp(r)] or source.runs_of(group)
-    figure = run_figures.gaps(source, runs) if runs else None
+    runs = [r for r in source.runs_of(group) if r["disaggregated"]] or source.runs_of(group)
+    figure = session_figures.gaps(source, runs) if runs else None
     return [figure] if figure else []
 
 
@@ -239,84 +228,14 @@ def _runs(source: Source) -> list[Section]:
         asked = _experiments(source, group, "headline") | _experiments(source, group, "s3")
         pictured = [r for e, r in firsts.items() if e in asked]
         if not pictured:
-            pictured = [r for r in firsts.values() if not run_figures.dp(r)][:2] + [r for r in firsts.values() if run_figures.dp(r)][:1]
+            pictured = [r for r in firsts.values() if r["disaggregated"]][:2] + [r for r in firsts.values() if not r["disaggregated"]][:1]
         for run in pictured:
             section.blocks.append(Heading(f"{run['experiment']}, replicate {run['replicate']} · trace {group.trace}", group.engine))
-            section.blocks += run_figures.of_run(source, run)
-            lines = run_figures.log_lines(source, run)
+            drawn = [session_figures.session_map(source, run)]
+            if run["disaggregated"]:
+                drawn += [worker_figures.pools(source, run), worker_figures.links(source, run), worker_figures.waits(source, run)]
+            section.blocks += [figure for figure in drawn if figure]
+            lines = worker_figures.log_lines(source, run)
             if lines:
                 section.blocks.append(lines)
     return [section] if section.blocks else []
-
-
-def _simulation_error(source: Source) -> list[Section]:
-    """Only where the same experiment was simulated and run on real servers with the same trace."""
-    rows = source.query("engines_side_by_side")
-    if not rows:
-        return []
-    columns = ("base", "metric", "real", "real_n", "simulated", "simulated_n", "difference", "relative_error")
-    titles = ("experiment", "metric", "real (sglang)", "N", "simulated (sim)", "N", "sim - sglang", "relative error")
-    section = Section("simulation-error", "Simulation error: the same experiment simulated and on real servers")
-    section.blocks.append(Table("Means over replicates", titles, [[r[c] for c in columns] for r in rows], engine="sim and sglang"))
-    return [section]
-
-
-def _provenance(source: Source) -> Section:
-    unknown = {(r["experiment"], r["replicate"]): r["lines"] for r in source.query("unknown_lines")}
-    columns = (
-        "run",
-        "experiment",
-        "replicate",
-        "engine",
-        "status",
-        "trace",
-        "trace digest",
-        "cluster",
-        "hardware",
-        "policy",
-        "S",
-        "concurrency",
-        "seed",
-        "model",
-        "started (UTC)",
-        "duration, s",
-        "planned",
-        "requests",
-        "errors",
-        "unknown log lines",
-    )
-    rows = [[Link(r["run_id"][:12], run_figures.store_href(r, "run.json")), r["experiment"], r["replicate"], r["engine"], r["status"], r["trace"], (r["trace_digest"] or "")[:12], r["cluster"], r["hardware"],
-             r["policy"], r["time_scale"], r["concurrency"], r["seed"], r["model"], moment(r["started_ts"]), r["duration_s"], r["planned"], r["requests"], r["errors"],
-             unknown.get((r["experiment"], r["replicate"]), 0)] for r in source.runs]  # fmt: skip
-    section = Section("provenance", "Where every figure comes from")
-    section.blocks.append(
-        Note(
-            "A run's link leads to its manifest in results/store/; its requests and logs lie beside it. The links work while this file lies in results/report/."
-        )
-    )
-    section.blocks.append(_without_empty_columns(Table(f"{len(rows):,} runs", columns, rows)))
-    settings: dict[tuple[str, str | None, str | None], list[int]] = {}
-    for r in source.runs:
-        settings.setdefault((r["experiment"], r["config"], r["versions"]), []).append(r["replicate"])
-    configs = [[e, _replicates(ns), _indented(config), _indented(versions)] for (e, config, versions), ns in settings.items()]
-    section.blocks.append(
-        Table(
-            "Configuration and versions of every experiment",
-            ("experiment", "replicates", "configuration as it was run", "versions"),
-            configs,
-            folded=True,
-        )
-    )
-    return section
-
-
-def _replicates(ns: Sequence[int]) -> str:
-    return ", ".join(map(str, sorted(ns)))
-
-
-def _indented(text: str | None) -> str:
-    """JSON with its keys in order; other text as it is."""
-    try:
-        return json.dumps(json.loads(text or "null"), indent=1, sort_keys=True, ensure_ascii=False)
-    except ValueError:
-        return text or ""

@@ -13,6 +13,10 @@ from apd_replay.errors import InputError
 from apd_replay.warehouse import database
 
 Row = dict[str, Any]
+_RUNS = """
+SELECT runs.*, coalesce(disaggregated, false) AS disaggregated
+FROM runs LEFT JOIN (SELECT experiment, replicate, bool_or(path <> 'dp') AS disaggregated FROM requests GROUP BY ALL) USING (experiment, replicate)
+"""
 _QUERIES = Path(__file__).with_name("queries")
 
 
@@ -31,7 +35,8 @@ class Source:
         self.results = results
         self.errata = rules.load(config_dir).errata
         self._connection = database.open_read_only(results)
-        self.runs = self.sql("SELECT * FROM runs ORDER BY experiment, replicate")
+        self._connection.execute("SET threads = 1")  # sums of floats in one order: the same bytes every time
+        self.runs = self.sql(_RUNS)
         self.runs.sort(key=lambda r: (natural(r["experiment"]), r["replicate"]))
         self.evidence = self._claims("evidence")
         self.verdicts = self._claims("verdicts")
