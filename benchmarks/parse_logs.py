@@ -105,9 +105,10 @@ def books(tables: Path, logs: list[Path]) -> None:
     """Rows + known + cut + unknown + over-long lines = lines, counted by somebody else."""
     import duckdb
 
-    found = duckdb.sql(f"select sum(lines), sum(row_lines + known_lines + cut_lines + unknown_lines + over_long_lines) from '{tables}/log_files/**/*.parquet'").fetchone()
+    ask = duckdb.connect()
+    found = ask.execute(f"select sum(lines), sum(row_lines + known_lines + cut_lines + unknown_lines + over_long_lines) from '{tables}/log_files/**/*.parquet'").fetchone()
     counted = sum(int(subprocess.run(["grep", "-c", "", str(log)], capture_output=True, text=True, check=True).stdout) for log in logs)
-    samples = duckdb.sql(f"select count(*) from '{tables}/worker_samples/**/*.parquet'").fetchone()
+    samples = ask.execute(f"select count(*) from '{tables}/worker_samples/**/*.parquet'").fetchone()
     batch = sum(int(subprocess.run(["grep", "-c", " batch, ", str(log)], capture_output=True, text=True, check=True).stdout) for log in logs)
     assert found is not None and samples is not None
     print(f"lines: grep {counted}, ours {int(found[0])}, of them accounted for {int(found[1])}; batch lines: grep {batch}, rows {samples[0]}")

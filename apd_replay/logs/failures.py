@@ -16,7 +16,7 @@ _ROOM = re.compile(r"\bbootstrap_room=(\d{1,19})\b")
 _EXCEPTION = re.compile(r"with exception (.*)$", re.DOTALL)
 _KV_ERROR = re.compile(r"KVTransferError\(bootstrap_room=(\d{1,19})(?:, remote_endpoint=([^)]*))?\):\s?(.*)$", re.DOTALL)
 _TYPICAL = re.compile(
-    r"(?:Prefill transfer|Prefill bootstrap|Decode transfer|Decode handshake) failed for request rank=(\d+) (?:decode_req\.)?req\.rid='([^']*)' "
+    r"(?:Prefill transfer|Prefill bootstrap|Decode transfer|Decode handshake) failed for request rank=(\d+) (?:decode_req\.)?req\.rid='([^'\"\\\x00-\x1f\x7f]*)' "
     r"(?:decode_req\.)?req\.bootstrap_room=\d{1,19} with exception KVTransferError\(bootstrap_room=(\d{1,19})\): (\S.*)", re.DOTALL)
 _PEER = re.compile(r"(?:remote mooncake session |Failed to send \w+ \w+(?: \w+)? of \d+ to |bootstrap_addr: )(\S+:\d+)\b")
 
@@ -35,8 +35,11 @@ def read(message: str, head: re.Match[str]) -> tuple[dict[str, Any], bool]:
     side = "prefill" if head[1].startswith("Prefill") else "decode"
     typical = _TYPICAL.fullmatch(message)
     if typical is not None:
-        row: dict[str, Any] = {"room": _room(typical[3]), "peer": None, "rest": {"head": head[1] + " failed", "rank": int(typical[1][:9]), "rid": typical[2]}}
-        explain(row, typical[4].rstrip(), side)
+        reason = typical[4].rstrip()
+        row: dict[str, Any] = {"room": _room(typical[3]), "peer": None, "rest": {}}
+        explain(row, reason, side)
+        endpoint = ', "endpoint": true' if row["rest"] else ""
+        row["rest"] = f'{{"head": "{head[1]} failed", "rank": {int(typical[1][:9])}, "rid": "{typical[2]}"{endpoint}}}'  # as_json of the same, sooner
         return row, True
     text = _EXCEPTION.search(message)
     error = _KV_ERROR.search(message)

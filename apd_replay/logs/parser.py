@@ -190,7 +190,10 @@ class LogParser:
         side = row.pop("side")
         self.tell_role(side)
         rest = row.pop("rest")
-        name = rest["head"]
+        name = head[1] + " failed"
+        if isinstance(rest, str):
+            row["rest"] = rest
+            return "row", name, self._keep(self.events, row, piece, number, offset, side)
         if rest.get("no_kv_transfer_error") or not complete:
             name += " (no reason on the line)"
         kept = self._keep(self.events, row, piece, number, offset, side)

@@ -35,6 +35,7 @@ class Spool:
     def __init__(self, table: schemas.Table, directory: Path | None = None) -> None:
         self.table, self.directory = table, directory
         self.schema = spool_schema(table)
+        self._struct = pa.struct([pa.field(f.name, pa.string()) if f.name in REPEATED else f for f in self.schema])
         self.rows = 0
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
@@ -45,15 +46,11 @@ class Spool:
         """Rows of the parser; rank columns come from their `tags`."""
         if not rows:
             return
-        columns = []
-        for field in self.schema:
-            name = field.name
-            if name in RANKS:
-                columns.append(pa.array([rank(row["tags"], RANKS[name]) if row["tags"] else None for row in rows], field.type))
-            elif name in REPEATED:
-                columns.append(pa.array([row.get(name) for row in rows], pa.string()).dictionary_encode())
-            else:
-                columns.append(pa.array([row.get(name) for row in rows], field.type))
+        for row in rows:
+            if row["tags"]:
+                row.update({name: rank(row["tags"], tag) for name, tag in RANKS.items()})
+        columns = pa.array(rows, self._struct).flatten()  # keys that the struct has not are left out
+        columns = [column.dictionary_encode() if field.name in REPEATED else column for column, field in zip(columns, self.schema, strict=True)]
         self.add_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
