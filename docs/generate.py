@@ -80,10 +80,7 @@ def cli_page() -> str:
            "stderr that says what is wrong and where; 2 for a wrong call. This page is written by `python docs/generate.py`.", ""]  # fmt: skip
     context = click.Context(apd, info_name="apd")
     for name in COMMANDS:
-        try:
-            command = apd.get_command(context, name)
-        except ImportError:
-            continue
+        command = apd.get_command(context, name)
         if command is not None:
             out += _command(command, f"apd {name}", context)
     return "\n".join(out)

@@ -10,7 +10,7 @@ rule trace:
     log:
         "logs/trace/{trace}.log",
     wildcard_constraints:
-        trace="|".join(map(re.escape, PLAN.traces)),
+        trace="|".join(map(re.escape, PLAN.traces)) or "(?!)",
     params:
         call=lambda wildcards: PLAN.traces[wildcards.trace].call(),
         synthesis=lambda wildcards: PLAN.traces[wildcards.trace].synthesis,
