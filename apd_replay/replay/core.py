@@ -379,11 +379,12 @@ class ReplayCore:
 
     def _forget(self, request: Request, worker: WorkerView) -> None:
         """The session has sent its last turn: a long run keeps nothing of it."""
-        worker.resident.pop(request.session, None)
         del self._sessions[request.session]
         self._home.pop(request.session, None)
-        for decode in range(len(self.view.decode)):
-            self._opened.discard((request.session, decode))
+        if self.settings.resident:
+            worker.resident.pop(request.session, None)
+            for decode in range(len(self.view.decode)):
+                self._opened.discard((request.session, decode))
 
     def _room(self) -> int:
         """A 63-bit room, never twice in a run: a duplicate can crash SGLang's schedulers (sglang issue 40125). An odd step meets every

@@ -62,7 +62,7 @@ class Piece(NamedTuple):
 class Link:
     """The transfer queues of one P."""
 
-    __slots__ = ("_cost", "_free_at", "_latch", "_latched_at", "_limit", "_outages", "_probe", "_queue_of", "_recovered")
+    __slots__ = ("_cost", "_free_at", "_latch", "_latched_at", "_limit", "_outages", "_probe", "_queue_of", "recovered")
 
     def __init__(self, cost: Cost, peers: Sequence[Peer], outages: Sequence[Outage], *, latch: bool, probe: bool, limit: bool,
                  head_of_line: bool) -> None:
@@ -71,7 +71,7 @@ class Link:
         self._queue_of = [peer.queue if head_of_line else d for d, peer in enumerate(peers)]
         self._free_at = [0.0] * (max(self._queue_of) + 1)
         self._latched_at: dict[int, float] = {}
-        self._recovered: list[tuple[float, int]] = []
+        self.recovered: list[tuple[float, int]] = []  # (when, D) of latches that the probe has cleared; whoever logs them empties it
 
     def send(self, decode: int, tokens: int, now: float) -> Piece:
         """Hand a piece over at `now`; calls come in the order of time."""
@@ -100,7 +100,7 @@ class Link:
             back = self._probed(decode, since)
             if back <= t:
                 del self._latched_at[decode]
-                self._recovered.append((back, decode))
+                self.recovered.append((back, decode))
                 return False
         return True
 
@@ -110,8 +110,3 @@ class Link:
         while any(o.decode == decode and o.start <= t < o.end for o in self._outages):
             t += PROBE_S
         return t
-
-    def take_recovered(self) -> list[tuple[float, int]]:
-        """(when, D) of latches that the probe has cleared since the last call."""
-        out, self._recovered = self._recovered, []
-        return out

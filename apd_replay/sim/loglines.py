@@ -42,6 +42,12 @@ class WorkerLog:
             if len(lines) >= FLUSH_AT:
                 self.flush()
 
+    def extend(self, lines: list[str]) -> None:
+        """Whole lines, stamps and ends included."""
+        self._lines.extend(lines)
+        if len(self._lines) >= FLUSH_AT:
+            self.flush()
+
     def flush(self) -> None:
         if self._file is not None:
             self._file.write("".join(self._lines))

@@ -121,8 +121,8 @@ class PrefillWorker:
             last = job.computed >= job.input
             # what P had cached travels with the first piece
             piece = self.link.send(job.decode, job.computed if job.computed - job.chunk == job.prefix else job.chunk, self.clock.now)
-            for t, decode in self.link.take_recovered():
-                self.log.write(t, f"Session {self.peers[decode].session} recovered via probe; un-blacklisted")
+            while self.link.recovered:
+                self.log.write(self.clock.now, f"Session {self.peers[self.link.recovered.pop()[1]].session} recovered via probe; un-blacklisted")
             if piece.error is not None:
                 self.inflight += 1
                 self.clock.at(piece.end, self._latched if piece.latched else self._failed, (job, piece.error))

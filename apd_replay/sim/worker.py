@@ -120,17 +120,19 @@ class Worker:
     def _decode_lines(self, k: int) -> None:
         """The `Decode batch` lines of the next `k` steps; only the tokens and the rate differ among them."""
         batch, log, pool = self.batch, self.log, self.pool
-        n, end = batch.n, batch.step + k
+        n, done, end = batch.n, batch.step, batch.step + k
         base = self.used - self.evictable_in_log()
         head, middle, tail = self.decode_line()
         last_t, last_made, at = self._line_t, self._line_tokens, self._line_at
+        time_of, stamp, lines = batch.time_of, log.stamp, []
         while at <= end:
-            steps = at - batch.step
-            t, made, token = batch.time_of(steps), self.made + n * steps, base + n * steps
+            steps = at - done
+            t, made, token = time_of(steps), self.made + n * steps, base + n * steps
             rate = (made - last_made) / (t - last_t) if t > last_t else 0.0
-            log.write(t, f"{head}{token}, token usage: {token / pool:.2f}{middle}{rate:.2f}{tail}")
+            lines.append(f"{stamp(t)}{head}{token}, token usage: {token / pool:.2f}{middle}{rate:.2f}{tail}\n")
             last_t, last_made = t, made
             at += LOG_INTERVAL
+        log.extend(lines)
         self._line_t, self._line_tokens, self._line_at = last_t, last_made, at
 
     def evictable_in_log(self) -> int:

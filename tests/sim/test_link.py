@@ -59,7 +59,7 @@ def test_the_latch_fails_every_later_send_on_its_link_at_once_and_no_other(bad: 
         assert piece.error == ("peer_dead" if decode == bad else None)
         if decode == bad:
             assert piece.end == max(now, one._free_at[Peer.of(bad).queue])
-    assert one.take_recovered() == []
+    assert one.recovered == []
 
 
 def test_what_waits_behind_the_failing_piece_is_rejected_when_its_turn_comes() -> None:
@@ -80,4 +80,4 @@ def test_the_probe_clears_the_latch_once_the_d_answers() -> None:
     latched_at = one.send(0, TOKENS, 0.0).end  # 30.8 s; the probe at 60.8 s finds it silent, the one at 90.8 s does not
     assert one.send(0, TOKENS, 80.0).error == "peer_dead"
     assert one.send(0, TOKENS, 91.0).error is None
-    assert one.take_recovered() == [(pytest.approx(latched_at + 60.0), 0)]
+    assert one.recovered == [(pytest.approx(latched_at + 60.0), 0)]
