@@ -60,7 +60,8 @@ def casting(runs: list[dict[str, Any]]) -> list[Cast]:
                 left_out.append(experiment)
         seeds = {e: {r["replicate"]: r["seed"] for r in found} for e, found in experiments.items()}
         ids = {e: [r["run_id"] for r in found] for e, found in experiments.items()}
-        casts.append(Cast(engine, trace, parts, seeds, ids, tuple(left_out)))
+        truncated = tuple(e for e, found in experiments.items() if any(r["status"] == "truncated" for r in found))
+        casts.append(Cast(engine, trace, parts, seeds, ids, tuple(left_out), truncated))
     return casts
 
 
@@ -97,6 +98,7 @@ class _Case:
         estimate = shown.estimate if shown else None
         used = list(dict.fromkeys(e for c in [*conditions, *self.counters] if c.measured.estimate for e in c.measured.experiments))
         confounders = [*self.claim.confounders, *dict.fromkeys(c for comparison in self.compared for c in comparison.confounders)]
+        confounders += [f"runs of {e} were cut before their end" for e in used if e in cast.truncated]
         notes = list(verdict.notes) + [f"left out, as another experiment plays its part: {e}" for e in cast.left_out if e.split("@")[0] in {u.split("@")[0] for u in used}]
         return {
             "claim": self.claim.id, "engine": cast.engine, "trace": cast.trace, "statement": self.claim.statement, "structural": self.claim.structural,

@@ -60,7 +60,8 @@ def gather(connection: duckdb.DuckDBPyConnection, claim: str) -> list[Row]:
 
 @dataclass(frozen=True)
 class Cast:
-    """Who plays the parts (E0, E6, ...) in one engine and trace: experiment ids, their seeds, and run ids."""
+    """Who plays the parts (E0, E6, ...) in one engine and trace: experiment ids, their seeds, and run ids.
+    `left_out`: experiments whose part another one plays; `truncated`: those of which a run was cut."""
 
     engine: str
     trace: str
@@ -68,6 +69,7 @@ class Cast:
     seeds: dict[str, dict[int, int | None]]
     runs: dict[str, list[str]]
     left_out: tuple[str, ...] = ()
+    truncated: tuple[str, ...] = ()
 
     def paired(self, experiments: list[str]) -> bool:
         """Simulated runs of equal seeds differ by the configuration only."""

@@ -183,6 +183,13 @@ def test_headline_of_paired_simulated_runs(world: World) -> None:
     assert found["effect_low"] > 2 and found["experiments"] == ["E0", "E6"] and found["runs"] == ["E0-1", "E0-2", "E0-3", "E6-1", "E6-2", "E6-3"]
 
 
+def test_a_run_that_was_cut_counts_and_is_named(world: World) -> None:
+    replicates(world, "E0", [3.0, 3.2, 3.4], errors=2, status="truncated")
+    replicates(world, "E6", [1.0, 1.1, 1.2], cluster="8dp")
+    found = verdicts(world)["headline", "t"]
+    assert found["verdict"] == "holds" and "runs of E0 were cut before their end" in found["confounders"]
+
+
 def test_headline_refuses_unequal_gpus_and_names_what_is_not_stated(world: World) -> None:
     replicates(world, "E0", [3.0, 3.2, 3.4], errors=2)
     replicates(world, "E6", [1.0, 1.1, 1.2], cluster="4dp")
