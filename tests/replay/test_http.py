@@ -175,6 +175,19 @@ def test_no_turn_leaves_before_its_predecessor_ended_and_gaps_do_not_add_up() ->
         assert after.dispatched_t >= after.scheduled_t
 
 
+def test_a_prompt_is_built_while_its_turn_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: dict[str, float] = {}
+    build = Prompts.build
+
+    def watched(self: Prompts, request: Request) -> Any:
+        built[request.id] = time.monotonic()
+        return build(self, request)
+
+    monkeypatch.setattr(Prompts, "build", watched)
+    _, servers = replayed([[turn("a", 0, 20), turn("a", 1, 40, gap_s=0.3)]])
+    assert servers["decode-0"].requests[1].t - built["a-1"] > 0.2
+
+
 def test_first_token_is_the_first_delta_that_is_not_empty() -> None:
     async def slow(x: Exchange) -> None:
         await x.begin()
