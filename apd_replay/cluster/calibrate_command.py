@@ -14,6 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from apd_replay.cluster.calibrate.rows import Rows
+    from apd_replay.cluster.calibrate.worker import Server
     from apd_replay.replay.client import Client
 
 SEED = 7
@@ -51,10 +52,19 @@ def worker(server: str, raw: Path, deadline_s: float) -> None:
     _measured(raw, deadline_s, measure)
 
 
+def pair(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that name a P and a D."""
+    for option in (
+        click.option("--bootstrap-port", type=int, required=True, help="The P's --disaggregation-bootstrap-port."),
+        click.option("--decode", required=True, metavar="URL", help="The D."),
+        click.option("--prefill", required=True, metavar="URL", help="The P; needs --enable-metrics."),
+    ):
+        command = option(command)
+    return command
+
+
 @calibrate.command()
-@click.option("--prefill", required=True, metavar="URL", help="The P; needs --enable-metrics.")
-@click.option("--decode", required=True, metavar="URL", help="The D.")
-@click.option("--bootstrap-port", type=int, required=True, help="The P's --disaggregation-bootstrap-port.")
+@pair
 @click.option("--backend", type=click.Choice(["mooncake", "mooncake_tcp", "nixl"]), required=True, help="The transfer backend of both.")
 @raw
 @deadline
@@ -63,14 +73,25 @@ def link(prefill: str, decode: str, bootstrap_port: int, backend: str, raw: Path
 
     async def measure(client: Client, rows: Rows) -> None:
         from apd_replay.cluster.calibrate import link as links
-        from apd_replay.cluster.calibrate.worker import inspect
-        from apd_replay.replay.client import Address
 
-        ends = [await inspect(client, Address.of(url)) for url in (prefill, decode)]
-        for end in ends:
-            rows.model = end.model
-            rows.add("server", **end.facts)
-        await links.measure(client, ends[0], ends[1], bootstrap_port, backend, rows, SEED, _say)
+        ends = await _ends(client, rows, prefill, decode)
+        await links.measure(client, *ends, bootstrap_port, backend, rows, SEED, _say)
+
+    _measured(raw, deadline_s, measure)
+
+
+@calibrate.command()
+@pair
+@raw
+@deadline
+def calls(prefill: str, decode: str, bootstrap_port: int, raw: Path, deadline_s: float) -> None:
+    """Calls to a D, idle and while requests decode there: the plugin's admission where the D has it."""
+
+    async def measure(client: Client, rows: Rows) -> None:
+        from apd_replay.cluster.calibrate.calls import measure_on_decode
+
+        ends = await _ends(client, rows, prefill, decode)
+        await measure_on_decode(client, *ends, bootstrap_port, rows, SEED, _say)
 
     _measured(raw, deadline_s, measure)
 
@@ -92,6 +113,17 @@ def fit(raws: tuple[Path, ...], out: Path, gpu: str | None, title: str, model: s
     text = hardware_file.render(found, gpu or found.machine.get("gpu") or "unknown GPU", title, content, base.name if base else "")
     hardware_file.write(out, text)
     click.echo(text, nl=False)
+
+
+async def _ends(client: Client, rows: Rows, prefill: str, decode: str) -> tuple[Server, Server]:
+    from apd_replay.cluster.calibrate.worker import inspect
+    from apd_replay.replay.client import Address
+
+    ends = await inspect(client, Address.of(prefill)), await inspect(client, Address.of(decode))
+    for end in ends:
+        rows.model = end.model
+        rows.add("server", **end.facts)
+    return ends
 
 
 def _measured(raw: Path, deadline_s: float, measure: Callable[[Client, Rows], Awaitable[None]]) -> None:

@@ -17,8 +17,8 @@ TRANSFER_MS, TRANSFER_MIB = 3.0, 1.5
 class StubServer:
     """`role`: null, prefill or decode. Remembers prompts as a prefix cache would, one after the other."""
 
-    def __init__(self, model_path: str, role: str = "null", *, refuse: bool = False) -> None:
-        self._model_path, self._role, self._refuse = model_path, role, refuse
+    def __init__(self, model_path: str, role: str = "null", *, refuse: bool = False, plugin: bool = False) -> None:
+        self._model_path, self._role, self._refuse, self._plugin = model_path, role, refuse, plugin
         self._cache: list[list[int]] = []
         self._running = 0
         self._transfers = 0
@@ -54,6 +54,9 @@ class StubServer:
         if path == "/server_info":
             await asyncio.sleep(CALL_S)
             return _send(writer, {"model_path": self._model_path, "version": "0.0", "max_total_num_tokens": POOL_TOKENS, "chunked_prefill_size": 8192, "disaggregation_mode": self._role})
+        if path == "/admit_direct_append" and self._plugin:
+            await asyncio.sleep(CALL_S)
+            return _send(writer, {"can_admit": False})
         if path == "/v1/loads":
             return _send(writer, {"loads": [{"max_running_requests": 8}]})
         if path == "/metrics":

@@ -19,9 +19,10 @@ from jsonschema import Draft202012Validator
 from apd_replay.cli import apd
 from apd_replay.cluster.calibrate import fit as fits
 from apd_replay.cluster.calibrate import hardware_file, least_squares, points, rows
+from apd_replay.cluster.calibrate.calls import COUPLED, SNAPSHOT
 from apd_replay.cluster.calibrate.traffic import Reply, step_seconds
-from apd_replay.cluster.calibrate.worker import COUPLED, SNAPSHOT
 from apd_replay.errors import InputError, RunError
+from apd_replay.replay.admission import ASK
 
 sys.path.insert(0, str(Path(__file__).parent))
 import stub_server
@@ -72,7 +73,7 @@ def measurements(sigma: float) -> list[rows.Row]:
                 out.append({"kind": "transfer", "backend": backend, "tokens": tokens, "bytes": size, "seconds": seconds, "first_s": HANDSHAKE_S + truth(tokens, 0) + seconds + step(1, tokens), "prefill_s": 0.0, "repeat": repeat})
     out += [{"kind": "call", "path": COUPLED, "running": 0, "status": 200, "seconds": seen(RPC_S), "repeat": k} for k in range(20)]
     for path, price in ((COUPLED, ADMISSION_S), (SNAPSHOT, 0.0)):
-        out.append({"kind": "calls", "path": path, "running": 32, "calls_per_s": 50.0, "quiet_step_s": 0.010, "step_s": 0.010 / (1 - 50.0 * price)})
+        out.append({"kind": "calls", "path": path, "running": 32, "calls_per_s": 50.0, "latencies_s": [0.004], "quiet_step_s": 0.010, "step_s": 0.010 / (1 - 50.0 * price)})
     return [row if row["kind"] == "machine" else {"model": SERVER["model"], **row} for row in out]
 
 
@@ -207,7 +208,7 @@ def few_points(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_worker_is_measured_row_by_row(serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few_points(monkeypatch)
-    monkeypatch.setattr("apd_replay.cluster.calibrate.worker.CALLS_TOKENS", 40)
+    monkeypatch.setattr("apd_replay.cluster.calibrate.calls.TOKENS", 40)
     monkeypatch.setattr(points, "DECODE_TOKENS", 40)
     server = serve()
     run = CliRunner().invoke(apd, ["calibrate", "worker", "--server", server.url, "--raw", str(tmp_path / "raw.jsonl")], catch_exceptions=False)
@@ -254,6 +255,19 @@ def test_a_link_is_measured_by_the_prefill_workers_own_counters(serve, tmp_path:
     moved = [r for r in rows.read([tmp_path / "raw.jsonl"]) if r["kind"] == "transfer"]
     assert [r["tokens"] for r in moved] == [n for n in (512, 1024, 2048, 4096, 8192) for _ in range(5)]
     assert {round(r["seconds"], 9) for r in moved} == {stub_server.TRANSFER_MS / 1000} and {r["bytes"] for r in moved} == {round(stub_server.TRANSFER_MIB * 2**20)}
+
+
+def test_calls_of_a_d_are_measured_where_it_has_the_plugin(serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apd_replay.cluster.calibrate.calls.TOKENS", 30)
+    prefill, decode = serve("prefill"), serve("decode", plugin=True)
+    run = CliRunner().invoke(apd, ["calibrate", "calls", "--prefill", prefill.url, "--decode", decode.url, "--bootstrap-port", "8998", "--raw", str(tmp_path / "raw.jsonl")], catch_exceptions=False)
+    assert run.exit_code == 0, run.output
+    found = rows.read([tmp_path / "raw.jsonl"])
+    assert {(r["path"], r["running"]) for r in found if r["kind"] == "calls"} == {(COUPLED, 8), (SNAPSHOT, 8), (ASK, 8)}
+    assert decode.longest_batch == 8 and {r["status"] for r in found if r["kind"] == "call"} == {200}
+    assert [r["what"] for r in found if r["kind"] == "skipped"] == ["calls while 32 requests decode"]
+    assert all(t >= stub_server.CALL_S for r in found if r["kind"] == "calls" and r["path"] != SNAPSHOT for t in r["latencies_s"])
+    assert fits.rpc([], found).values["rpc_s"] >= stub_server.CALL_S
 
 
 def test_no_server_is_one_clear_line(tmp_path: Path) -> None:

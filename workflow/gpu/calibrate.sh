@@ -20,16 +20,21 @@ BIG=${BIG:-q30a3} SMALL=${SMALL:-q06}
 read -ra WORKER <<< "${WORKER_ARGUMENTS:---mem-fraction-static 0.9 --cuda-graph-max-bs-decode 32 --cuda-graph-bs-prefill 64 128 256 512 1024 2048 4096 8192}"
 read -ra LINK <<< "${LINK_ARGUMENTS:---mem-fraction-static 0.85 --cuda-graph-max-bs-decode 32 --disable-prefill-cuda-graph --max-total-tokens 60000}"
 read -ra DECODE <<< "${DECODE_ARGUMENTS:-}"
-read -ra BACKENDS <<< "${BACKENDS:-nixl mooncake_tcp $([ "$GPUS" -gt 1 ] && echo mooncake)}"
+read -ra BACKENDS <<< "${BACKENDS:-nixl mooncake_tcp $([ "$GPUS" -gt 1 ] && echo mooncake) nixl+plugin}"
+PLUGIN=(env SGLANG_PLUGINS=apd_replay APD_SGLANG_PLUGIN={})
 NVLINK=(env MC_INTRANODE_NVLINK=true SGLANG_MOONCAKE_CUSTOM_MEM_POOL=INTRA_NODE_NVLINK)
 
 serve_worker() { serve "worker-$1" "$1" "$2" "$3" "${WORKER[@]}"; } # MODEL GPU PORT
 
-serve_link() { # MODEL P_GPU D_GPU PORT BACKEND
-    local launcher=("${LAUNCH[@]}")
-    [ "$5" = mooncake ] && LAUNCH=("${NVLINK[@]}" "${LAUNCH[@]}")
-    serve "prefill-$1-$5" "$1" "$2" "$4" "${LINK[@]}" --disaggregation-mode prefill --disaggregation-transfer-backend "$5" --disaggregation-bootstrap-port $(($4 + 10))
-    serve "decode-$1-$5" "$1" "$3" $(($4 + 1)) "${LINK[@]}" --disaggregation-mode decode --disaggregation-transfer-backend "$5" --max-running-requests 16 "${DECODE[@]}"
+serve_link() { # MODEL P_GPU D_GPU PORT BACKEND: with this package's plugin in D where BACKEND ends in +plugin
+    local launcher=("${LAUNCH[@]}") backend=${5%+plugin} resident=()
+    [ "$backend" = mooncake ] && LAUNCH=("${NVLINK[@]}" "${LAUNCH[@]}")
+    serve "prefill-$1-$5" "$1" "$2" "$4" "${LINK[@]}" --disaggregation-mode prefill --disaggregation-transfer-backend "$backend" --disaggregation-bootstrap-port $(($4 + 10))
+    if [ "$backend" != "$5" ]; then
+        LAUNCH=("${PLUGIN[@]}" "${LAUNCH[@]}")
+        resident=(--disaggregation-decode-enable-radix-cache)
+    fi
+    serve "decode-$1-$5" "$1" "$3" $(($4 + 1)) "${LINK[@]}" --disaggregation-mode decode --disaggregation-transfer-backend "$backend" --max-running-requests 40 "${DECODE[@]}" "${resident[@]}"
     LAUNCH=("${launcher[@]}")
 }
 
@@ -47,9 +52,11 @@ measure_worker() { # MODEL PORT SECONDS
     measure "worker-$1" "$2" python3 -m apd_replay calibrate worker --server "http://127.0.0.1:$2" --raw "$OUT/raw-$1.jsonl" --deadline-s "$3"
 }
 
-measure_link() { # MODEL PORT BACKEND
-    measure "prefill-$1-$3 decode-$1-$3" "$2 $(($2 + 1))" python3 -m apd_replay calibrate link --prefill "http://127.0.0.1:$2" \
-        --decode "http://127.0.0.1:$(($2 + 1))" --bootstrap-port $(($2 + 10)) --backend "$3" --raw "$OUT/raw-links.jsonl" --deadline-s "$(left 60)"
+measure_link() { # MODEL PORT BACKEND: KV transfer, or with the plugin the price of its calls
+    local what=(link --backend "$3")
+    [ "$3" = "${3%+plugin}" ] || what=(calls)
+    measure "prefill-$1-$3 decode-$1-$3" "$2 $(($2 + 1))" python3 -m apd_replay calibrate "${what[@]}" --prefill "http://127.0.0.1:$2" \
+        --decode "http://127.0.0.1:$(($2 + 1))" --bootstrap-port $(($2 + 10)) --raw "$OUT/raw-links.jsonl" --deadline-s "$(left 60)"
 }
 
 links() { # MODEL P_GPU D_GPU PORT BACKENDS...: all pairs start together, each is measured while the others idle

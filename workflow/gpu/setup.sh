@@ -11,7 +11,8 @@ fi
 python3 -m apd_replay.cluster.kit.own "$SITE" || return 1
 . "$SITE/env.sh"
 export CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
-export PYTHONUNBUFFERED=1 no_proxy='*' SGLANG_LOG_MS=1
+# SGLang loads every plugin that it finds: a server is stock unless it is told otherwise.
+export PYTHONUNBUFFERED=1 no_proxy='*' SGLANG_LOG_MS=1 SGLANG_PLUGINS=none
 # Multicast over NVLink can take a shared host's GPUs out of service.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 GPUS=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)

@@ -3,7 +3,8 @@
     traffic.py       one request to one server, and when its tokens came
     rows.py          what a measurement is; written as it happens
     points.py        which points are measured, in order of worth
-    worker.py        prefill, append, decode and calls, on a unified worker
+    worker.py        prefill, append and decode, on a unified worker
+    calls.py         what a call costs, and what it costs others
     link.py          KV from a P to a D
     least_squares.py non-negative coefficients by relative error
     fit.py           rows become the coefficients of schema/hardware.yaml, with residuals

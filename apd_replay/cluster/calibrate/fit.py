@@ -16,8 +16,8 @@ from pathlib import PurePath
 from typing import Any
 
 from apd_replay.cluster.calibrate import least_squares
+from apd_replay.cluster.calibrate.calls import COUPLED, SNAPSHOT
 from apd_replay.cluster.calibrate.rows import Row
-from apd_replay.cluster.calibrate.worker import COUPLED, SNAPSHOT
 from apd_replay.errors import RunError
 from apd_replay.replay.admission import ASK
 
@@ -66,8 +66,9 @@ def fit(rows: Sequence[Row], model: str | None = None) -> Fit:
         "decode": lambda: decode(of(own, "decode"), expert_share(out.server)),
         **{f"transfer.{backend}": partial(transfer, [r for r in of(rows, "transfer") if r["backend"] == backend]) for backend in BACKENDS},
         "noise_sigma": lambda: noise(of(own, "prefill")),
-        "rpc_s": lambda: rpc(of(own, "call")),
-        "admission_s": lambda: admission(of(own, "calls")),
+        # The plugin's admission is asked of whatever D has the plugin: its price is the scheduler's, not the model's.
+        "rpc_s": lambda: rpc(own, rows),
+        "admission_s": lambda: admission(of(own, "calls"), of(rows, "calls")),
     }
     for name, attempt in attempts.items():
         _keep(out, name, attempt)
@@ -155,20 +156,20 @@ def noise(rows: Sequence[Row]) -> Fitted:
     return Fitted({"noise_sigma": math.sqrt(squares / freedom)}, freedom)
 
 
-def rpc(rows: Sequence[Row]) -> Fitted:
-    """Median of the plugin's admission on an idle server, or of SGLang's own call through the scheduler."""
-    for path in (ASK, COUPLED):
-        idle = [r["seconds"] for r in rows if r["path"] == path and not r["running"] and r["status"] == 200]
+def rpc(own: Sequence[Row], every: Sequence[Row]) -> Fitted:
+    """Median of the plugin's admission on an idle server, or of SGLang's own call through the scheduler. The note has those under load."""
+    for path, rows in ((ASK, every), (COUPLED, own)):
+        idle = [r["seconds"] for r in of(rows, "call") if r["path"] == path and r["status"] == 200]
         if len(idle) >= 5:
-            loaded = [r["seconds"] for r in rows if r["path"] == path and r["running"]]
-            note = f"{path}, idle" + (f"; {statistics.median(loaded) * 1000:.1f} ms while requests decode" if loaded else "")
-            return Fitted({"rpc_s": statistics.median(idle)}, len(idle), note=note)
+            loaded = [(r["running"], statistics.median(r["latencies_s"])) for r in of(rows, "calls") if r["path"] == path]
+            note = "".join(f", {seconds * 1000:.1f} ms while {running} decode" for running, seconds in loaded)
+            return Fitted({"rpc_s": statistics.median(idle)}, len(idle), note=f"{path}, idle{note}")
     raise RunError("no idle calls measured")
 
 
-def admission(rows: Sequence[Row]) -> Fitted:
+def admission(own: Sequence[Row], every: Sequence[Row]) -> Fitted:
     """Scheduler time of a call: what calls at a rate r make of a step, s' = s (1 + r t s' / s), solved for t, the largest load counting."""
-    for path in (ASK, COUPLED):
+    for path, rows in ((ASK, every), (COUPLED, own)):
         measured = [r for r in rows if r["path"] == path]
         if measured:
             prices = [(1 - r["quiet_step_s"] / r["step_s"]) / r["calls_per_s"] for r in measured]

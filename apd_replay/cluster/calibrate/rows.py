@@ -4,8 +4,8 @@
     server    model, sglang, kv_pool_tokens, max_running_requests, chunk_tokens, layers .. (the model's shape), role
     prefill   new, cached, seconds, repeat          one prompt, wall time at the client until its only token
     decode    batch, context, step_s                one step, context tokens of each request
-    call      path, running, seconds, repeat        a GET or POST answered by the server
-    calls     path, running, calls, quiet_step_s, step_s    the same calls' price for the requests that decode
+    call      path, running, status, seconds, repeat    a call answered by an idle server
+    calls     path, running, calls_per_s, latencies_s, quiet_step_s, step_s    the same while requests decode, and what it costs them
     transfer  backend, tokens, bytes, seconds, first_s, prefill_s, repeat    KV of one prompt from a P to a D
     skipped   what, why                             a point that does not fit this server
     failed    what, why                             a point that was tried

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from apd_replay.cluster.calibrate import calls
 from apd_replay.cluster.calibrate import points as grid
 from apd_replay.cluster.calibrate.rows import Rows
 from apd_replay.cluster.calibrate.traffic import (
@@ -22,19 +21,11 @@ from apd_replay.cluster.calibrate.traffic import (
     together,
 )
 from apd_replay.errors import RunError
-from apd_replay.replay.admission import ASK
 from apd_replay.replay.client import Address, Client
 
 SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_experts", "num_experts_per_tok", "torch_dtype",
          "vocab_size", "max_position_embeddings")  # fmt: skip
 WARM_UP = (64, 300, 900, 2048, 8192, 16384)  # kernels are chosen, compiled and captured by shape
-CALLS_IDLE = 40
-CALLS_CONTEXT = 2048
-CALLS_TOKENS = 200
-
-# SGLang's own call that waits for the scheduler, and the one that reads a snapshot in shared memory (read in 0.5.15.post1).
-COUPLED, SNAPSHOT = "/server_info", "/v1/loads"
-
 
 @dataclass(frozen=True)
 class Server:
@@ -49,8 +40,8 @@ class Server:
 
 async def inspect(client: Client, to: Address) -> Server:
     """Raises RunError where the server does not answer, or its model's configuration cannot be read on this machine."""
-    info = await get_json(client, to, "/server_info")
-    loads = (await get_json(client, to, SNAPSHOT)).get("loads") or [{}]
+    info = await get_json(client, to, calls.COUPLED)
+    loads = (await get_json(client, to, calls.SNAPSHOT)).get("loads") or [{}]
     config = Path(info["model_path"]) / "config.json"
     try:
         shape = json.loads(config.read_text())
@@ -153,36 +144,7 @@ class Worker:
         return step
 
     async def _calls(self, point: grid.Calls) -> None:
-        for path in (COUPLED, SNAPSHOT, ASK):
-            if path == ASK and (await self._call(ASK))[0] != 200:
-                continue  # stock SGLang: the endpoint comes with this package's plugin
-            if not point.running:
-                for repeat in range(CALLS_IDLE):
-                    status, seconds = await self._call(path)
-                    self._rows.add("call", path=path, running=0, status=status, seconds=seconds, repeat=repeat)
-                continue
-            if await self._empty_for("calls", point.running):
-                self._batch = [self._prompts.new(CALLS_CONTEXT) for _ in range(point.running)]
-                await together(self._client, self._server.address, self._batch, 1)
-            quiet = await self._step(self._batch, CALLS_TOKENS)
-            busy = asyncio.create_task(self._step(self._batch, CALLS_TOKENS))
-            await asyncio.sleep(5 * quiet)
-            taken: list[float] = []
-            began = time.perf_counter()
-            while not busy.done():
-                status, seconds = await self._call(path)
-                taken.append(seconds)
-                self._rows.add("call", path=path, running=point.running, status=status, seconds=seconds, repeat=len(taken) - 1)
-            rate = len(taken) / (time.perf_counter() - began)
-            step = await busy
-            self._rows.add("calls", path=path, running=point.running, calls_per_s=rate, quiet_step_s=quiet, step_s=step)
-            self._say(f"calls of {path} while {point.running} decode: {sorted(taken)[len(taken) // 2] * 1000:.1f} ms, {rate:.0f}/s, step {quiet * 1000:.2f} -> {step * 1000:.2f} ms")
-
-    async def _call(self, path: str) -> tuple[int, float]:
-        began = time.perf_counter()
-        if path == ASK:
-            question = {"session": "calibrate", "rid": "calibrate", "input_tokens": 2048, "history_tokens": 1024, "appended_tokens": 1024, "output_tokens": 100, "output_reserve_tokens": 100}
-            response = await self._client.post(self._server.address, ASK, [json.dumps(question).encode()])
-        else:
-            response = await self._client.get(self._server.address, path)
-        return response.status, time.perf_counter() - began
+        if point.running and await self._empty_for("calls", point.running):
+            self._batch = [self._prompts.new(calls.CONTEXT) for _ in range(point.running)]
+            await together(self._client, self._server.address, self._batch, 1)
+        await calls.measure(self._client, self._server.address, point.running, lambda: self._step(self._batch, calls.TOKENS), self._rows, self._say)
