@@ -32,7 +32,7 @@ def report(results: Path, config_dir: Path) -> None:
 
 
 @click.command("trace-events")
-@click.argument("run_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("run_dir", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -40,12 +40,15 @@ def report(results: Path, config_dir: Path) -> None:
     help="File to write; default: RUN_DIR's name with .trace.json, here.",
 )
 def trace_events(run_dir: Path, out: Path | None) -> None:
-    """Write a run as Chrome trace JSON, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+    """Write a run as Chrome trace JSON, which Perfetto (ui.perfetto.dev) and chrome://tracing open. RUN_DIR: a run directory, or the
+    manifest of a run, such as results/runs/E0/r1.json.
 
     Requests are slices on their worker and on their session, KV usage is a counter, trims, retractions and errors are instants.
     """
+    from apd_replay.replay.store import run_directory
     from apd_replay.report.trace_events import write
 
-    target = out or Path(f"{run_dir.resolve().name}.trace.json")
-    count = write(run_dir, target)
+    directory = run_directory(run_dir)
+    target = out or Path(f"{directory.resolve().name}.trace.json")
+    count = write(directory, target)
     click.echo(f"{target}: {count:,} events")

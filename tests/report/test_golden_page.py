@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,10 @@ from urllib.parse import unquote
 import pytest
 from conftest import CONFIG
 from reading import Node, cells, page
+
+from apd_replay.report.page import html
+from apd_replay.report.sections import build
+from apd_replay.report.source import Source
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"
 pytestmark = pytest.mark.skipif(
@@ -148,3 +153,25 @@ def test_every_link_into_the_store_leads_to_a_file_and_its_line(results: Path, t
         if ".log:" in text:
             line = file.read_text().splitlines()[int(text.rsplit(":", 1)[1]) - 1]
             assert re.search("failed|Session trim", line), line
+
+
+def test_same_results_same_bytes(results: Path) -> None:
+    """Also where DuckDB would sum floats in several threads, in any order."""
+    with Source(results, CONFIG) as source:
+        first = html(build(source))
+    for _ in range(3):
+        with Source(results, CONFIG) as source:
+            assert html(build(source)) == first
+
+
+def test_a_runs_manifest_stands_for_its_directory(results: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "apd_replay", "trace-events", str(results / "runs/E0/r1.json"), "--out", str(tmp_path / "t.json")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    content = json.loads((tmp_path / "t.json").read_text())
+    trims = [e for e in content["traceEvents"] if e["name"] == "trim"]
+    assert len(trims) == 9 + 43 + 16 + 37 + 28 + 30
+    assert (content["otherData"]["experiment"], content["otherData"]["replicate"]) == ("E0", 1)
