@@ -102,6 +102,7 @@ def _ray(lead: str) -> str:
     return match[1] if match else ""
 
 
+@lru_cache(maxsize=4096)  # many lines share a second
 def epoch(date: str | None, time: str, fraction: str | None) -> float | None:
     """Epoch seconds of a stamp as if its clock were UTC; None without a date or for a time that does not exist."""
     if date is None or (midnight := _midnight(date)) is None:
