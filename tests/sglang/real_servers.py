@@ -32,6 +32,7 @@ CLUSTERS: dict[str, dict[str, Any]] = {
     "one-one": {**_CPU, "prefill": 1, "decode": 1},
     "one-two": {**_CPU, "prefill": 1, "decode": 2},
     "two-one": {**_CPU, "prefill": 2, "decode": 1},
+    "one-three": {**_CPU, "prefill": 1, "decode": 3},
 }  # fmt: skip
 
 

@@ -1,0 +1,311 @@
+"""The plugin on real workers, started once. The tests run in this order: the later ones break things."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from real_servers import Cluster, experiment, read_trace, requests_of, write_trace
+from resident_servers import (
+    APPEND_CHUNK_TOKENS,
+    EXPIRES_S,
+    POOL_FOR_TWO,
+    Agent,
+    Turn,
+    call,
+    held,
+    plugin_events,
+    side_by_side,
+    specs,
+    used,
+)
+
+from apd_replay.cluster.run import run
+from apd_replay.cluster.servers import Servers
+
+pytestmark = pytest.mark.sglang
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("plugin")
+    (folder / "logs").mkdir()
+    servers = specs(folder)
+    with Servers(servers, folder / "logs") as running:
+        yield Cluster(running, {s.name: s for s in servers})
+
+
+def same_as_unified(cluster: Cluster, turns: list[Turn]) -> None:
+    """Tokens and logprobs of a unified worker on the same prompts; the model is shown to depend on its history (test_shared_cluster)."""
+    for turn in turns:
+        whole = cluster.generate("worker-0", turn.prompt, len(turn.output), return_logprob=True)
+        assert turn.output == whole.json()["output_ids"], turn.path
+        assert [e[0] for e in turn.answer.json()["meta_info"]["output_token_logprobs"]] == pytest.approx(
+            [e[0] for e in whole.json()["meta_info"]["output_token_logprobs"]], abs=1e-4)  # fmt: skip
+
+
+def healthy(cluster: Cluster, *decodes: str) -> None:
+    """SGLang checks its pool's books whenever it is idle, and ends over a leak. Give it the time to be idle, then see it alive."""
+    time.sleep(1.5)
+    for decode in decodes:
+        assert decode not in cluster.servers.ended()
+        assert "leak" not in cluster.log(decode).split("server_args=")[-1].partition("\n")[2]
+        assert httpx.get(f"{cluster.specs[decode].address.url}/health_generate", timeout=60).status_code in (200, 404)
+
+
+def test_every_process_says_that_the_plugin_is_active(cluster: Cluster) -> None:
+    for server in ("prefill-0", "decode-0", "decode-1", "decode-2"):
+        active = plugin_events(cluster, server, "plugin_active")
+        assert len({e["pid"] for e in active}) == len(active) >= 2, "the HTTP process and the scheduler at least"
+        assert all(len(e["hooks"]) == len(set(e["hooks"])) >= 16 for e in active)
+    assert not (cluster.servers.logs.parent / "events" / "worker-0.jsonl").exists()
+    assert call(cluster, "worker-0", "/admit_direct_append", {}).status_code == 404
+    assert call(cluster, "prefill-0", "/admit_direct_append", {"session": "a", "appended_tokens": 1}).status_code == 400
+    assert call(cluster, "decode-0", "/admit_direct_append", {"session": "a"}).status_code == 400
+
+
+@pytest.mark.parametrize("decode", ["decode-0", "decode-2"])
+def test_six_sessions_of_five_turns_compute_only_what_was_appended(cluster: Cluster, decode: str) -> None:
+    agents = [Agent(cluster, decode, f"six-{decode}-{k}") for k in range(6)]
+    side_by_side(agents, 5)
+    for agent in agents:
+        assert [t.path for t in agent.turns] == ["seed", "direct", "direct", "direct", "direct"]
+        for turn in agent.turns[1:]:
+            assert turn.history - 1 <= turn.cached <= turn.history
+            assert turn.admission is not None and turn.history - 1 <= turn.admission["resident_tokens"] <= turn.history
+        same_as_unified(cluster, agent.turns)
+    names = {a.name for a in agents}
+    appends = [e for e in plugin_events(cluster, decode, "append") if e["session"] in names]
+    assert len(appends) == 24 and all(20 <= e["new_tokens"] <= 21 for e in appends)
+    total = sum(len(a.history) for a in agents)
+    assert total - 6 <= held(cluster, decode) <= total, "all of every session but, at most, its last token"
+    for agent in agents:
+        assert agent.close()["known"]
+    assert held(cluster, decode) == 0 and used(cluster, decode) == 0
+    healthy(cluster, decode)
+
+
+def test_a_long_append_is_computed_in_pieces_beside_other_turns(cluster: Cluster) -> None:
+    long, *others = [Agent(cluster, "decode-0", f"chunk-{k}") for k in range(4)]
+    side_by_side([long, *others], 1)
+    with ThreadPoolExecutor(4) as all_of_them:
+        first = all_of_them.submit(long.turn, append=12 * APPEND_CHUNK_TOKENS, path="direct")
+        rest = [all_of_them.submit(o.turn, path=p, answer=20) for o, p in zip(others, ("direct", "fallback", "direct"), strict=True)]
+        turns = [first.result(), *(r.result() for r in rest)]
+    same_as_unified(cluster, turns)
+    pieces = [e for e in plugin_events(cluster, "decode-0", "append") if e["rid"] == "chunk-0-1"]
+    assert len(pieces) >= 12 and all(e["new_tokens"] <= APPEND_CHUNK_TOKENS for e in pieces) and [e["chunk"] for e in pieces].count(False) == 1
+    for agent in (long, *others):
+        agent.close()
+    healthy(cluster, "decode-0")
+
+
+def test_a_fallback_turn_of_a_resident_session_still_comes_from_prefill(cluster: Cluster) -> None:
+    agent = Agent(cluster, "decode-0", "back")
+    for path in ("seed", "direct", "fallback", "direct"):
+        agent.turn(path=path)
+    same_as_unified(cluster, agent.turns)
+    assert agent.turns[3].cached >= agent.turns[3].history - 1
+    agent.close()
+    assert held(cluster, "decode-0") == 0
+
+
+def abort(cluster: Cluster, decode: str, rid: str) -> None:
+    call(cluster, decode, "/abort_request", {"rid": rid})
+
+
+def test_an_aborted_turn_leaves_the_session_resident(cluster: Cluster) -> None:
+    """In the middle of its pieces, while it decodes, and while it is queued behind another turn's pieces."""
+    agent, other = Agent(cluster, "decode-0", "abort"), Agent(cluster, "decode-0", "busy")
+    side_by_side([agent, other], 1)
+    with ThreadPoolExecutor(2) as both:
+        for wait_s, append, output in ((0.15, 40 * APPEND_CHUNK_TOKENS, 4), (0.6, 20, 400)):
+            under_way = both.submit(agent.turn, append=append, answer=output, path="direct")
+            time.sleep(wait_s)
+            abort(cluster, "decode-0", f"abort-{len(agent.turns)}")
+            answer = under_way.result().answer
+            assert "abort" in answer.text, answer.text[:300]
+            agent.history = agent.turns[0].prompt + agent.turns[0].output
+        long = both.submit(other.turn, append=40 * APPEND_CHUNK_TOKENS, path="direct")
+        time.sleep(0.15)
+        queued = both.submit(agent.turn, path="direct")
+        time.sleep(0.1)
+        abort(cluster, "decode-0", f"abort-{len(agent.turns)}")
+        assert "abort" in queued.result().answer.text
+        assert long.result().answer.status_code == 200
+    agent.history = agent.turns[0].prompt + agent.turns[0].output
+    after = agent.turn()
+    assert after.path == "direct" and after.cached >= after.history - 1
+    same_as_unified(cluster, [after, other.turns[1]])
+    for one in (agent, other):
+        one.close()
+    assert held(cluster, "decode-0") == 0 and used(cluster, "decode-0") == 0
+    healthy(cluster, "decode-0")
+
+
+def test_a_session_closed_in_the_middle_of_a_turn_ends_with_it(cluster: Cluster) -> None:
+    agent = Agent(cluster, "decode-0", "closed")
+    agent.turn()
+    with ThreadPoolExecutor(1) as one:
+        under_way = one.submit(agent.turn, answer=100, path="direct")
+        time.sleep(0.5)
+        assert agent.close()["known"]
+        same_as_unified(cluster, [under_way.result()])
+    assert held(cluster, "decode-0") == 0 and used(cluster, "decode-0") == 0
+    assert agent.ask()["reason"] == "no_session"
+    healthy(cluster, "decode-0")
+
+
+def test_a_pool_for_two_sessions_serves_six(cluster: Cluster) -> None:
+    agents = [Agent(cluster, "decode-1", f"crowd-{k}") for k in range(6)]
+    side_by_side(agents, 5)
+    turns = [t for a in agents for t in a.turns]
+    paths = [t.path for t in turns]
+    assert paths.count("seed") == 6 and paths.count("fallback") >= 5 and len(turns) == 30
+    refusals = {t.admission["reason"] for t in turns if t.admission and not t.admission["can_admit"]}
+    assert refusals and refusals <= {"no_space", "slot_lost"}
+    same_as_unified(cluster, turns)
+    trims = re.findall(r"Session trim: evicted (\d+) idle sessions, (\d+) tokens freed", cluster.log("decode-1"))
+    events = plugin_events(cluster, "decode-1", "trim")
+    assert [(len(e["sessions"]), e["freed_tokens"]) for e in events] == [(int(n), int(m)) for n, m in trims] and trims
+    lost = [t for t in turns if t.path == "direct" and t.cached < t.history - 1]
+    assert not lost, "an admitted slot is kept until its turn is scheduled"
+    for agent in agents:
+        agent.close()
+    assert held(cluster, "decode-1") == 0 and used(cluster, "decode-1") == 0
+    healthy(cluster, "decode-1")
+
+
+def test_an_admitted_session_keeps_its_slot_until_its_turn_is_scheduled(cluster: Cluster) -> None:
+    kept, idle, others = Agent(cluster, "decode-1", "kept"), Agent(cluster, "decode-1", "idle"), Agent(cluster, "decode-1", "push")
+    kept.turn()
+    idle.turn()
+    assert kept.ask()["can_admit"]
+    others.turn(append=180)  # does not fit beside both: the idle one goes, although it was used later
+    assert idle.ask()["reason"] == "slot_lost"
+    turn = kept.turn(path="direct")
+    assert turn.history - 1 <= turn.cached <= turn.history
+    again = idle.turn(path="direct", answer=4)  # a session without a slot computes its history again, and does not fail
+    assert again.cached < again.history - 1
+    same_as_unified(cluster, [turn, again])
+    assert [e["session"] for e in plugin_events(cluster, "decode-1", "slot_lost") if e["reason"] == "gone before the turn came"][-1:] == ["idle"]
+    for agent in (kept, idle, others):
+        agent.close()
+    assert held(cluster, "decode-1") == 0
+
+
+def test_of_two_admissions_for_the_last_tokens_one_wins_where_they_commit(cluster: Cluster) -> None:
+    for decode, pool, winners in (("decode-1", POOL_FOR_TWO, 1), ("decode-0", 65536, 2)):
+        a, b = (Agent(cluster, decode, f"{name}-{decode}") for name in "ab")
+        side_by_side([a, b], 1)
+        most = pool - 2 * 110 - 16
+        with ThreadPoolExecutor(2) as both:
+            answers = list(both.map(lambda agent, n=most: agent.ask(append=n), (a, b)))
+        assert [x["can_admit"] for x in answers].count(True) == winners, answers
+        time.sleep(EXPIRES_S + 0.5)
+        loser = a if not answers[0]["can_admit"] else b
+        assert loser.ask(append=most)["can_admit"], "a reservation expires"
+        time.sleep(EXPIRES_S + 0.5)
+        for agent in (a, b):
+            agent.close()
+        assert held(cluster, decode) == 0
+
+
+def test_turns_that_outgrow_the_pool_are_retracted_and_come_back_right(cluster: Cluster) -> None:
+    agents = [Agent(cluster, "decode-1", f"grow-{k}") for k in range(2)]
+    side_by_side(agents, 1)
+    side_by_side(agents, 1, answer=160, path="direct")
+    same_as_unified(cluster, [a.turns[1] for a in agents])
+    assert {e["session"] for e in plugin_events(cluster, "decode-1", "retract")} & {a.name for a in agents}
+    for agent in agents:
+        agent.close()
+    assert held(cluster, "decode-1") == 0 and used(cluster, "decode-1") == 0
+    healthy(cluster, "decode-1")
+
+
+def test_the_replay_asks_appends_and_writes_its_logs(cluster: Cluster, tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.jsonl", sessions=4, turns=4, prompt=60, append=20, gap_s=0.2)
+    chosen = experiment(tmp_path, trace, cluster="one-two", resident=True, backpressure="composite", output_reserve_tokens=16,
+                        sglang=cluster.external(["prefill-0"], ["decode-0", "decode-1"]))  # fmt: skip
+    out = tmp_path / "run"
+    run(chosen, read_trace(trace, chosen), 1, out)
+    rows = requests_of(out)
+    assert len(rows) == 16 and {r["status"] for r in rows} == {"ok"}, rows
+    direct = [r for r in rows if r["path"] == "direct"]
+    assert direct and all(r["admission"] == "admitted" and r["slot_lost"] is False and r["bootstrap_room"] is None for r in direct)
+    assert {r["admission"] for r in rows if r["path"] == "fallback"} <= {"rejected"}
+    asked = [json.loads(line) for line in (out / "structural/admission-events.jsonl").read_text().splitlines()]
+    assert len(asked) == 12 and all(a["available_tokens"] > 0 and a["queue_depth"] >= 0 and a["latency_s"] > 0 for a in asked)
+    assert any(a["pause_ms"] > 0 for a in asked) == ("sleep_ms" in (out / "structural/backpressure-events.jsonl").read_text())
+    bound = [json.loads(line) for line in (out / "structural/session-d-binding.jsonl").read_text().splitlines()]
+    assert sorted((b["session"], b["turn_id"]) for b in bound) == [(f"s{k}", 0) for k in range(4)]
+    assert held(cluster, "decode-0") == held(cluster, "decode-1") == 0, "the replay closes what it opened"
+
+
+@pytest.mark.slow
+def test_two_hundred_turns_leak_nothing(cluster: Cluster) -> None:
+    draw = random.Random(5)
+    for decode, rounds in (("decode-0", 20), ("decode-1", 5)):
+        for k in range(rounds):
+            agents = [Agent(cluster, decode, f"soak-{decode}-{k}-{j}", answer=draw.randrange(1, 20)) for j in range(2)]
+            side_by_side(agents, 4)
+            assert all(t.answer.status_code == 200 for a in agents for t in a.turns)
+            for agent in agents:
+                agent.close()
+            assert held(cluster, decode) == 0 and used(cluster, decode) == 0
+    healthy(cluster, "decode-0", "decode-1")
+
+
+def test_a_decode_worker_killed_in_an_append_takes_nobody_along(cluster: Cluster) -> None:
+    agent = Agent(cluster, "decode-2", "killed")
+    agent.turn()
+    victim = cluster.servers.processes["decode-2"]
+    threading.Timer(0.6, lambda: os.killpg(victim.pid, signal.SIGKILL)).start()
+    with pytest.raises(httpx.TransportError):
+        agent.turn(append=20000, path="direct")
+    other = Agent(cluster, "decode-0", "survivor")
+    other.turn()
+    same_as_unified(cluster, [other.turn()])
+    other.close()
+    healthy(cluster, "prefill-0", "decode-0")
+
+
+def test_a_stopped_prefill_worker_fails_turns_and_not_the_run(cluster: Cluster, tmp_path: Path) -> None:
+    """Claim s10: a P that no longer answers, in the middle of a run. Direct turns need no P; the others end with a kind, in time."""
+    trace = write_trace(tmp_path / "t.jsonl", sessions=3, turns=3, prompt=60, append=20, gap_s=0.2)
+    chosen = experiment(tmp_path, trace, cluster="one-two", resident=True, request_timeout_s=8, output_reserve_tokens=16, start_spread_s=0.5,
+                        sglang=cluster.external(["prefill-0"], ["decode-0", "decode-1"]))  # fmt: skip
+    prefill, out = cluster.servers.processes["prefill-0"], tmp_path / "run"
+
+    def stop_after_a_seed() -> None:
+        deadline = time.monotonic() + 60
+        while not ((out / "requests.jsonl").exists() and '"seed"' in (out / "requests.jsonl").read_text()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.killpg(prefill.pid, signal.SIGSTOP)
+
+    stopper = threading.Thread(target=stop_after_a_seed)
+    stopper.start()
+    try:
+        began = time.monotonic()
+        run(chosen, read_trace(trace, chosen), 1, out)
+        took = time.monotonic() - began
+    finally:
+        stopper.join()
+        os.killpg(prefill.pid, signal.SIGCONT)
+    rows = requests_of(out)
+    assert len(rows) == 9, "every turn has its row"
+    failed = [r for r in rows if r["status"] == "error"]
+    assert failed and {r["error_kind"] for r in failed} <= {"client_timeout", "kv_transfer", "bootstrap_timeout", "aborted"}, failed
+    assert all(r["status"] == "ok" for r in rows if r["path"] == "direct"), rows
+    assert took < 9 * 8 + 30
+    assert "prefill-0" not in cluster.servers.ended()
