@@ -100,6 +100,18 @@ def test_without_xz_python_unpacks_the_same(site: Path, parts: Path, tmp_path: P
     assert contents(tmp_path / "there") == contents(site)
 
 
+@pytest.mark.parametrize("path", ["/usr/bin:/bin", ""])
+def test_libraries_that_the_host_has_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setenv("PATH", path)
+    folder = tmp_path / "syslibs"
+    folder.mkdir()
+    for name in ("libc.so.6", "libnobody.so.9"):
+        (folder / name).write_bytes(b"")
+    assert install.leave_out_libraries_that_are_here(folder) == ["libnobody.so.9"]
+    assert [p.name for p in folder.iterdir()] == ["libnobody.so.9"]
+    assert install.leave_out_libraries_that_are_here(tmp_path / "none") == []
+
+
 def flip(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1

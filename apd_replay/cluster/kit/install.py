@@ -126,7 +126,9 @@ def leave_out_libraries_that_are_here(folder: Path) -> list[str]:
     """Remove the carried system libraries that the host has itself: its own fit its other libraries. Returns those kept."""
     if not folder.is_dir():
         return []
-    listing = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True).stdout
+    # /sbin is not on everybody's path. Where nobody can say what the host has, all stay.
+    ldconfig = shutil.which("ldconfig", path=os.pathsep.join([os.environ.get("PATH", ""), "/sbin", "/usr/sbin"]))
+    listing = subprocess.run([ldconfig, "-p"], capture_output=True, text=True).stdout if ldconfig else ""
     here = {line.split()[0] for line in listing.splitlines() if "=>" in line}
     for library in folder.iterdir():
         if library.name in here:
