@@ -44,13 +44,15 @@ def decide(logs: dict[str, Evidence], window: tuple[float, float] | None = None)
         if clocks[name] is None and (shift := matching_shift(log.served, router)) is not None:
             clocks[name] = Clock(shift[0], f"{shift[1]} requests that the router logged too")
     known = [c.offset_s for n, c in clocks.items() if c is not None and c.offset_s is not None and logs[n].role != "router"]
+    # Of all logs together: a worker that fell idle early would look like one in another zone.
+    last = max((log.last_stamp for log in logs.values() if log.last_stamp is not None and log.role != "router"), default=None)
     out: dict[str, Clock] = {}
-    for name, log in logs.items():
+    for name in logs:
         clock = clocks[name]
         if clock is None and known:
             clock = Clock(_quarter(median(known)), f"the run's other logs ({len(known)})")
-        if clock is None and window is not None and log.last_stamp is not None:
-            clock = Clock(_quarter(log.last_stamp - window[1]), "its last line against the end of the run")
+        if clock is None and window is not None and last is not None:
+            clock = Clock(_quarter(last - window[1]), "the last line of the run's logs against the end of the run")
         out[name] = clock or Clock(0.0, "nothing to compare with: taken as UTC")
     return out
 
