@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ from apd_replay.sim.prefixes import SharedHeads
 from apd_replay.trace.model import Trace
 
 STARTED_TS = 1767225600.0  # 2026-01-01 00:00:00 UTC: simulated time starts here, so that a run is the same to the byte
+PROGRESS_EVERY = 50_000  # requests between two lines on stderr
 
 
 class Driver:
@@ -43,6 +45,7 @@ class Driver:
         self._core, self._clock = core, clock
         self.cluster: Cluster
         self.last_answer_t = 0.0
+        self._answers = 0
 
     def carry_out(self, commands: list[Command]) -> None:
         clock, cluster = self._clock, self.cluster
@@ -64,15 +67,21 @@ class Driver:
     def _ask(self, request: Request) -> None:
         self.cluster.ask(request, lambda answer: self.carry_out(self._core.admission_answered(self._clock.now, request, answer)))
 
+    def _answered(self) -> None:
+        self.last_answer_t = self._clock.now
+        self._answers += 1
+        if self._answers % PROGRESS_EVERY == 0:
+            print(f"simulated {self._answers:,} requests, {self._clock.now:,.0f} s of the run", file=sys.stderr)
+
     def first_token(self, request: Request) -> None:
         self._core.first_token(self._clock.now, request)
 
     def finished(self, request: Request, outcome: Outcome) -> None:
-        self.last_answer_t = self._clock.now
+        self._answered()
         self.carry_out(self._core.finished(self._clock.now, request, outcome))
 
     def failed(self, request: Request, kind: str, message: str) -> None:
-        self.last_answer_t = self._clock.now
+        self._answered()
         self.carry_out(self._core.failed_with(self._clock.now, request, kind, message))
 
 

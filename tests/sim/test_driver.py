@@ -334,6 +334,13 @@ def test_load_snapshots_come_at_their_interval_and_disturb_nothing(tmp_path: Pat
     assert set(rows[0]) <= set(schemas.LOADS.names) and max(row["token_usage"] for row in rows) > 0.5
 
 
+def test_a_long_run_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(driver, "PROGRESS_EVERY", 4)
+    run(experiment(), growing(2, 5), tmp_path)
+    said = capsys.readouterr()
+    assert [line.split(" requests")[0] for line in said.err.splitlines()] == ["simulated 4", "simulated 8"] and not said.out
+
+
 def test_a_run_that_comes_to_a_halt_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cluster, "send", lambda *_: None)
     with pytest.raises(RunError, match="came to a halt"):
