@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import re
@@ -25,8 +26,8 @@ class StubServer:
         self.longest_batch = 0
         self.url = ""
 
-    async def __aenter__(self) -> StubServer:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def __aenter__(self, port: int = 0) -> StubServer:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
@@ -57,6 +58,8 @@ class StubServer:
         if path == "/admit_direct_append" and self._plugin:
             await asyncio.sleep(CALL_S)
             return _send(writer, {"can_admit": False})
+        if path == "/health":
+            return _send(writer, {})
         if path == "/v1/loads":
             return _send(writer, {"loads": [{"max_running_requests": 8}]})
         if path == "/metrics":
@@ -103,3 +106,18 @@ def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
 def _send(writer: asyncio.StreamWriter, content: Any, status: str = "200 OK") -> None:
     body = content.encode() if isinstance(content, str) else json.dumps(content).encode()
     writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+
+
+async def _launched() -> None:
+    """As `python -m sglang.launch_server` would be started; what it does not know it ignores."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--model-path")
+    arguments.add_argument("--port", type=int)
+    arguments.add_argument("--disaggregation-mode", default="null")
+    given, _ = arguments.parse_known_args()
+    await StubServer(given.model_path, given.disaggregation_mode).__aenter__(given.port)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_launched())
