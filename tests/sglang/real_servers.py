@@ -21,7 +21,7 @@ from apd_replay.trace import load
 from apd_replay.trace.model import Trace
 
 ROOT = Path(__file__).parent.parent.parent
-SMALL_POOL_TOKENS = 1200
+SMALL_POOL_TOKENS = 500  # four prompts of 100 tokens fit, their answers of 120 do not
 CHUNK_TOKENS = 512  # of a P: a long prompt is sent in many pieces
 TIMEOUT_S = 120.0
 _CPU = {"device": "cpu", "model": "tiny-llama", "kv_pool_tokens": 65536, "context_tokens": 32768, "transfer_backend": "mooncake_tcp"}
