@@ -151,8 +151,10 @@ class FastLane:
             if last_access > taken.told and data[start] != 91:  # a line without a stamp may need the time of the line before
                 taken.told = last_access
                 parser.saw_line(data[starts[last_access] : ends[last_access]])
+            seen = parser.stamps_seen
             parser.line(data[start:end], block.first_line + at, block.offset + start)
-            taken.told = at
+            if parser.stamps_seen != seen:
+                taken.told = at
             if told_at == len(starts) and parser.role is not None:
                 told_at = at
         told_at = taken.tell(parser, len(starts), len(taken.which), told_at)

@@ -53,6 +53,7 @@ class LogParser:
         self.launches = 0
         self.shapes = Shapes()
         self.tags: set[str] = set()
+        self.stamps_seen = 0
         self.first_stamp: float | None = None
         self.last_stamp: float | None = None
         self.served: list[float] = []  # stamps of served requests, for the clocks
@@ -128,6 +129,7 @@ class LogParser:
             self.saw(stamp)
 
     def saw(self, stamp: float) -> None:
+        self.stamps_seen += 1
         if self.first_stamp is None:
             self.first_stamp = stamp
         self.last_stamp = stamp

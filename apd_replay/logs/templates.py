@@ -74,7 +74,7 @@ def learn(raw: bytes) -> Template | None:
     if pairs is None:
         return None
     row, shown = batch.read(message, head, None)
-    if row is None or (shown is None and any(key == batch.AMBIGUOUS for key, _ in pairs)):
+    if row is None or (shown != "prefill" and head[1] == "Prefill" and any(key == batch.AMBIGUOUS for key, _ in pairs)):
         return None  # what the ambiguous key means depends on the lines before
     values = _values(message, head, pairs, stamp.end())
     if values is None:

@@ -60,6 +60,18 @@ def test_both_ways_agree_on_mixed_logs(seed: int, blocks: int, tmp_path: Path) -
     assert everything(collect([path], fast=True)) == everything(collect([path], fast=False))
 
 
+@pytest.mark.parametrize("lines", [
+    # found by a fuzzer: the last time is that of a line that is only counted, with a line without a time behind it
+    [L.T + "start", L.ACCESS.replace("POST", "GET").replace("16:00:03", "15:59:59"), "[TP0] no time here"],
+    # found by a fuzzer: a D's field in a prefill line decides what #prealloc-req is
+    [L.BATCHES[5][1].rstrip(", ").replace("#inflight-req: 2", "pre-allocated usage: 0.00")] * 6,
+])  # fmt: skip
+def test_findings_of_the_fuzzer(lines: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_text("\n".join(lines) + "\n")
+    assert everything(collect([path], fast=True)) == everything(collect([path], fast=False))
+
+
 def test_the_quick_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fast path that leaves its lines to the slow one would pass every comparison: count the lines that reach the parser."""
     path = tmp_path / "x.log"
