@@ -33,7 +33,8 @@ def edit_experiment(config: Path, name: str, **change: object) -> None:
 
 def test_the_shipped_files_are_valid() -> None:
     for matrix in sorted(p.stem for p in (CONFIG / "experiments").glob("*.yaml")):
-        assert configuration.load(CONFIG / "config.yaml", matrix).experiments
+        experiments = configuration.load(CONFIG / "config.yaml", matrix).experiments
+        assert bool(experiments) == (matrix != "imported")  # `imported` replays nothing on purpose
 
 
 def test_the_matrix_is_that_of_the_claims() -> None:
