@@ -94,7 +94,7 @@ def _core(experiment: Experiment, trace: Trace, planned: Plan, replicate: int, t
     view = ClusterView([WorkerView(f"{name}-{i}", pool) for i in range(targets.choices)], [WorkerView(f"prefill-{i}") for i in range(len(targets.prefill))])
     block_tokens = next((t.block_size for s in trace.sessions for t in s.turns if t.block_size), None)
     settings = Settings(concurrency=experiment["concurrency"], disaggregated=experiment.disaggregated, resident=experiment["resident"],
-                        backpressure=experiment["backpressure"] != "off", max_pause_s=experiment["max_pause_s"], seed=replicate)  # fmt: skip
+                        backpressure=experiment["backpressure"] != "off", come_back=experiment["backpressure"] == "drain", max_pause_s=experiment["max_pause_s"], seed=replicate)  # fmt: skip
     chooser = RoundRobin() if targets.router else decode_policy(experiment, block_tokens)  # behind a router there is one way only
     return ReplayCore(planned.sessions, settings, view, chooser, prefill_policy(experiment), journal)
 

@@ -28,6 +28,8 @@ from typing import Protocol
 from apd_replay.errors import RunError
 from apd_replay.routing.view import ClusterView, DecodePolicy, Load, PrefillPolicy, WorkerView
 
+SHORTEST_WAIT_S = 0.001
+
 
 class State(Enum):
     PLANNED = auto()
@@ -147,12 +149,15 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the core decides by. `resident`: the design under test, follow-up turns may be appended on the D that has the session."""
+    """What the core decides by. `resident`: the design under test, follow-up turns may be appended on the D that has the session.
+    `come_back` (hint `drain`): a refused turn that its D asks to wait gives its permit to others and asks again, paused `max_pause_s` in all at most;
+    without it a turn pauses once and then goes through a P."""
 
     concurrency: int
     disaggregated: bool
     resident: bool
     backpressure: bool = False
+    come_back: bool = False
     max_pause_s: float = 2.0
     seed: int = 1
 
@@ -203,7 +208,7 @@ class ReplayCore:
         """The time of a WaitUntil has come: the turn is due, or its pause is over."""
         if self._closed or request.state is State.ENDED:
             return []
-        if request.state is State.PAUSED:
+        if request.state is State.PAUSED and not self.settings.come_back:
             return self._send(now, request)
         out = self._take_in() if request.turn == 0 else []
         if self._permits == 0:
@@ -232,7 +237,13 @@ class ReplayCore:
             request.path = "direct"
         else:
             request.path = "fallback"
-            self._move(request, self._decode_policy.rejected(request, self.view, request.decode))
+            asked = request.decode
+            worker.resident.pop(request.session, None)
+            self._move(request, self._decode_policy.rejected(request, self.view, asked))
+            if self.settings.come_back and request.decode == asked:
+                wait_s = min(answer.recommended_pause_ms, self.settings.max_pause_s * 1000.0 - request.pause_ms) / 1000.0
+                if wait_s > SHORTEST_WAIT_S:
+                    return self._come_back(now, request, wait_s)
         return self._gate(now, request)
 
     def first_token(self, now: float, request: Request) -> None:
@@ -318,12 +329,23 @@ class ReplayCore:
     def _gate(self, now: float, request: Request) -> list[Command]:
         """Hold the turn back while its D asks for a pause; one pause a turn, router sends and direct sends alike."""
         until = self.view.decode[request.decode].pause_until
-        if self.settings.backpressure and now < until:
+        if self.settings.backpressure and not self.settings.come_back and now < until:
             request.state = State.PAUSED
             request.pause_ms += (until - now) * 1000.0
             self.journal.pause(now, request.decode, until - now, self._signal_depth[request.decode])
             return [WaitUntil(until, request)]
         return self._send(now, request)
+
+    def _come_back(self, now: float, request: Request, wait_s: float) -> list[Command]:
+        """The turn waits without a permit and asks again: until then others may be served, and sessions end."""
+        request.state = State.PAUSED
+        request.pause_ms += wait_s * 1000.0
+        self.journal.pause(now, request.decode, wait_s, self._signal_depth[request.decode])
+        return [WaitUntil(now + wait_s, request), *self._give_permit(now)]
+
+    def _give_permit(self, now: float) -> list[Command]:
+        self._permits += 1
+        return self._depart(now, self._queue.popleft()) if self._queue else []
 
     def _send(self, now: float, request: Request) -> list[Command]:
         request.state, request.dispatched_t = State.SENT, now
@@ -337,9 +359,10 @@ class ReplayCore:
             self.view.link(request.prefill, request.decode).inflight += 1
         if self.settings.resident:
             home = self._home.get(request.session)
-            if home is not None and home != request.decode:  # one home at a time
-                self.view.decode[home].resident.pop(request.session, None)
-                out.append(CloseSession(request.session, home))
+            if home is not None:
+                self.view.decode[home].resident.pop(request.session, None)  # what is under way is in `inflight_tokens`
+                if home != request.decode:  # one home at a time
+                    out.append(CloseSession(request.session, home))
             if (request.session, request.decode) not in self._opened:
                 self._opened.add((request.session, request.decode))
                 self.journal.binding(now, request)
@@ -372,9 +395,7 @@ class ReplayCore:
             self._forget(request, worker)
             if self.settings.resident:
                 out.append(CloseSession(request.session, request.decode))
-        self._permits += 1
-        if self._queue:
-            out.extend(self._depart(now, self._queue.popleft()))
+        out.extend(self._give_permit(now))
         return out
 
     def _forget(self, request: Request, worker: WorkerView) -> None:

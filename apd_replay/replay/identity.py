@@ -18,7 +18,7 @@ from apd_replay.replay import environment as servers_environment
 PACKAGE = Path(__file__).parent.parent
 REVISIONS = Path(__file__).with_name("revisions.json")
 
-_SHARED = ("trace/model.py", "routing/*.py", "replay/core.py", "replay/plan.py", "replay/hints.py", "replay/records.py")
+_SHARED = ("trace/model.py", "routing/*.py", "replay/core.py", "replay/plan.py", "replay/hints.py", "replay/eviction.py", "replay/records.py")
 _CLIENT = (*(f"replay/{name}.py" for name in ("http", "client", "generate", "prompts", "failures", "admission", "loads", "health", "environment")), "cluster/*.py")
 DECIDING_CODE = {
     "sim": (*_SHARED, "sim/*.py"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
 from apd_replay.configuration import Experiment
-from apd_replay.errors import ConfigError
 from apd_replay.replay import hints
 from apd_replay.replay.core import Outcome, Request
 from apd_replay.sim import loglines
@@ -42,7 +42,6 @@ class Cluster:
 
     def __init__(self, experiment: Experiment, seed: int, clock: Clock, listener: Listener, heads: SharedHeads, logs: Path | None,
                  started_ts: float) -> None:
-        _refuse_unbuilt(experiment)
         self._clock, self._listener = clock, listener
         shape, switches = experiment.cluster, experiment["mechanisms"]
         self._cost = Cost(experiment.hardware, shape["transfer_backend"])
@@ -64,7 +63,7 @@ class Cluster:
         self._caching: list[PrefillWorker | UnifiedWorker] = [*self.prefill, *self.unified]
         timeout = experiment["request_timeout_s"]
         self._client_timeout_s = timeout
-        self._client_limit = Deadlines(clock, timeout, lambda job, since: job.stage is not Stage.GONE, self._client_gave_up)
+        self._client_limit = Deadlines(clock, timeout, lambda job, since: job.stage is not Stage.GONE, self.give_up)
         self._bootstrap_limit = Deadlines(clock, BOOTSTRAP_TIMEOUT_S, lambda job, since: job.stage is Stage.PREALLOC, self._bootstrap_timed_out)
         self._waiting_limit = Deadlines(clock, WAITING_TIMEOUT_S, lambda job, since: job.stage is Stage.TRANSFER, self._waiting_timed_out)
 
@@ -77,7 +76,8 @@ class Cluster:
                         limit=switches["transfer_timeout"] and not nixl, head_of_line=switches["head_of_line"])  # fmt: skip
             self.prefill.append(PrefillWorker(clock, cost, self._open_log(f"prefill-{i}"), self, link, self.peers, experiment.hardware["kv_pool_tokens"],
                                               heads, nixl=nixl, alive=lambda job: job.stage is Stage.TRANSFER))  # fmt: skip
-        design = Design(experiment["resident"], experiment["admission"], switches["admission_cost"], experiment["output_reserve_tokens"], _hint(experiment))
+        design = Design(experiment["resident"], experiment["admission"], experiment["eviction"], switches["admission_cost"], experiment["output_reserve_tokens"],
+                        hints.formula(experiment["backpressure"], experiment["overshoot_per_usage"]))  # fmt: skip
         for i in range(shape["decode"]):
             self.decode.append(DecodeWorker(clock, cost, self._open_log(f"decode-{i}"), self, self.pool_tokens, retraction=retraction, design=design,
                                             bootstrapped=self._bootstrapped))  # fmt: skip
@@ -95,12 +95,13 @@ class Cluster:
 
     # requests in ------------------------------------------------------------------------------------------------------
 
-    def send(self, request: Request) -> None:
+    def send(self, request: Request) -> Job:
         job = Job(request, self._noise.factor(request.session, request.turn))
         if request.turn:
             for worker in self._caching:
                 worker.limit(request.session, request.history_tokens)
-        self._client_limit.start(job)
+        if self._client_timeout_s < inf:
+            self._client_limit.start(job)
         if self.unified:
             self.unified[job.decode].submit(job)
         elif request.path == "direct":
@@ -113,6 +114,7 @@ class Cluster:
                 self._bootstrap_limit.start(job)
             elif job.stage is Stage.GONE:
                 self.prefill[job.prefill].bootstrapping -= 1
+        return job
 
     def ask(self, request: Request, answered: Answered) -> None:
         self.decode[request.decode].ask(request, answered)
@@ -153,7 +155,7 @@ class Cluster:
         worker.log.write(self._clock.now, loglines.decode_failed(job.rid, job.room, reason))
         self.failed(job, "waiting_timeout", reason)
 
-    def _client_gave_up(self, job: Job) -> None:
+    def give_up(self, job: Job) -> None:
         """The client hangs up, and the workers abort what they had of the request."""
         now = self._clock.now
         if self.unified:
@@ -221,19 +223,3 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         for log in self._logs:
             log.close()
-
-
-def _hint(experiment: Experiment) -> Callable[[int, int, float], float]:
-    formula = experiment["backpressure"]
-    if formula == "linear":
-        return lambda transfer, retracted, usage: hints.linear(transfer)
-    if formula == "composite":
-        per_usage = experiment["overshoot_per_usage"]
-        return lambda transfer, retracted, usage: hints.composite(transfer, retracted, usage, overshoot_per_usage=per_usage)
-    return lambda transfer, retracted, usage: 0.0
-
-
-def _refuse_unbuilt(experiment: Experiment) -> None:
-    for key, values in (("eviction", ("tiered",)), ("backpressure", ("drain",)), ("migration", (True,))):
-        if experiment[key] in values:
-            raise ConfigError(f"experiment {experiment.id}", key, f"{experiment[key]!r} is not built for the simulated cluster yet; see config/schema/experiment.yaml")

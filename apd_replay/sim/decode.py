@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from apd_replay.replay import eviction
 from apd_replay.replay.core import AdmissionAnswer, Request
+from apd_replay.replay.hints import DrainMeter, Pressure
 from apd_replay.sim import loglines
 from apd_replay.sim.clock import Clock
 from apd_replay.sim.cost import Cost
@@ -23,16 +25,19 @@ from apd_replay.sim.worker import CLIP_TOKENS, Client, Worker
 RESERVED_TOKENS = 512  # SGLang's num-reserved-decode-tokens: kept free for each request under way
 SNAPSHOT_STEPS = 15  # SGLang's load-snapshot-publish-interval, decode steps
 
-Hint = Callable[[int, int, float], float]  # (transfer queue, retracted queue, pool usage with the append) -> milliseconds
+ADMISSION_EXPIRES_S = 10.0  # the plugin's default: a commit keeps room for a turn so long
+
+Hint = Callable[[Pressure], float]  # milliseconds
 Answered = Callable[[AdmissionAnswer], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What the design under test adds to a D. `admission`: `coupled`, `snapshot` or `commit`."""
+    """What the design under test adds to a D. `admission`: `coupled`, `snapshot` or `commit`; `eviction`: `idle_lru` or `tiered`."""
 
     resident: bool
     admission: str
+    eviction: str
     admission_cost: bool
     output_reserve_tokens: int
     hint: Hint
@@ -47,9 +52,11 @@ class Ask:
 
 
 class DecodeWorker(Worker):
-    """`idle`: session -> KV tokens kept for it, least recently used first. `committed`: session -> tokens set aside by an admission."""
+    """`idle`: session -> KV tokens kept for it, least recently used first. `committed`: session -> (that, tokens set aside by an admission).
+    `direct_turns`: session -> turns appended since its KV came."""
 
-    __slots__ = ("_bootstrapped", "arrived", "asks", "committed", "design", "idle", "opened", "prealloc", "retracted", "transfer", "transfer_tokens")
+    __slots__ = ("_bootstrapped", "_drained", "arrived", "asks", "committed", "design", "direct_turns", "idle", "opened", "prealloc", "retracted", "transfer",
+                 "transfer_tokens")  # fmt: skip
 
     def __init__(self, clock: Clock, cost: Cost, log: WorkerLog, client: Client, pool_tokens: int, *, retraction: bool, design: Design,
                  bootstrapped: Callable[[Job, float], None]) -> None:
@@ -63,6 +70,8 @@ class DecodeWorker(Worker):
         self.retracted: deque[Job] = deque()
         self.idle: dict[str, int] = {}
         self.committed: dict[str, tuple[int, int]] = {}
+        self.direct_turns: dict[str, int] = {}
+        self._drained = DrainMeter()
         self.opened: set[str] = set()
         self.asks: deque[Ask] = deque()
 
@@ -124,18 +133,24 @@ class DecodeWorker(Worker):
     # the design under test: admission and direct append ---------------------------------------------------------------
 
     def ask(self, request: Request, answered: Answered) -> None:
-        """Can the D take this turn as an append to what it keeps of the session?"""
-        if self.design.admission == "snapshot":
-            self.settle()
-            stale = self.batch.n * (self.batch.step % SNAPSHOT_STEPS)
-            others = sum(self.idle.values()) - self.idle.get(request.session, 0)
-            need = self._append_need(request)
-            free = self.pool - self.used + stale
-            answer = self._answer(need is not None and need <= free + others, need or 0, 0)
-            self.clock.at(self.clock.now + self.cost.rpc_s, answered, answer)
-            return
+        """Can the D take this turn as an append to what it keeps of the session? `commit` (remedy F4) first looks at the snapshot, as
+        `snapshot` does, and disturbs the scheduler only where that says yes, to set the room aside."""
+        if self.design.admission != "coupled":
+            answer = self._probe(request)
+            if self.design.admission == "snapshot" or not answer.can_admit:
+                self.clock.at(self.clock.now + self.cost.rpc_s, answered, answer)
+                return
         self.asks.append(Ask(request, answered))
         self.poke()
+
+    def _probe(self, request: Request) -> AdmissionAnswer:
+        """From what the D last published: no step is waited for, nothing is evicted or kept."""
+        self.settle()
+        stale = self.batch.n * (self.batch.step % SNAPSHOT_STEPS)
+        others = sum(self.idle.values()) - self.idle.get(request.session, 0)
+        need = self._append_need(request)
+        free = self.pool - self.used + stale
+        return self._answer(request, need is not None and need <= free + others, need or 0, 0)
 
     def _answer_one(self, now: float) -> None:
         """One call a turn of the loop: SGLang's communicator has one in flight per type (SGLANG.md 3.9)."""
@@ -152,9 +167,10 @@ class DecodeWorker(Worker):
             if ok and self.design.admission == "commit":
                 self.committed[session] = (slot, need)
                 self.used += need
+                self.clock.at(now + ADMISSION_EXPIRES_S, self._expire, (session, slot, need))
             else:
                 self.idle[session] = slot  # asked for: most recently used
-        answer = self._answer(ok, need or 0, evicted)
+        answer = self._answer(ask.request, ok, need or 0, evicted)
         cost = self.cost.admission_s if self.design.admission_cost else 0.0
         self.batch.t0 = now + cost
         self.clock.at(now + cost + self.cost.rpc_s, ask.answered, answer)
@@ -166,10 +182,22 @@ class DecodeWorker(Worker):
             return None
         return request.input_tokens - min(slot, request.history_tokens) + self.design.output_reserve_tokens
 
-    def _answer(self, ok: bool, need: int, evicted: int) -> AdmissionAnswer:
+    def _expire(self, commit: tuple[str, int, int]) -> None:
+        """The turn has not come in time: its room is free again, its slot stays."""
+        session, slot, reserved = commit
+        if self.committed.get(session) == (slot, reserved):
+            self.settle()
+            del self.committed[session]
+            self.idle[session] = slot
+            self.used -= reserved
+            self.poke()
+
+    def _answer(self, request: Request, ok: bool, need: int, evicted: int) -> AdmissionAnswer:
         depth, retracted = len(self.transfer), len(self.retracted)
         usage = self.used / self.pool
-        pause = self.design.hint(depth, retracted, (self.used + need) / self.pool)
+        whole = request.input_tokens + self.design.output_reserve_tokens  # what it takes to hold the session without evicting another
+        short = 0 if ok else whole - self.idle.get(request.session, 0) - (self.pool - self.used)
+        pause = self.design.hint(Pressure(depth, retracted, (self.used + need) / self.pool, short, self._drained.rate(self.clock.now)))
         return AdmissionAnswer(can_admit=ok, recommended_pause_ms=pause, queue_depth=depth, available_tokens=self.pool - self.used,
                                evicted_session_count=evicted, token_usage=usage, retracted_queue=retracted, prealloc_queue=len(self.prealloc))  # fmt: skip
 
@@ -178,6 +206,7 @@ class DecodeWorker(Worker):
         self.settle()
         slot, reserved = self._take_slot(job.session)
         job.slot_lost = slot == 0
+        self.direct_turns[job.session] = self.direct_turns.get(job.session, 0) + 1 if slot else 0
         kept = min(slot, job.request.history_tokens, job.input - 1)
         job.prefix = job.cached = job.computed = kept
         job.held = min(kept + reserved, job.input)
@@ -198,6 +227,7 @@ class DecodeWorker(Worker):
         if session in self.opened:
             self.settle()
             self.opened.remove(session)
+            self._drained.left(self.clock.now, self.idle.get(session, 0))
             self._free_slot(session)
             self.log.write(self.clock.now, loglines.session_closed(session, len(self.opened)))
             self.poke()
@@ -209,6 +239,7 @@ class DecodeWorker(Worker):
         return self.idle.pop(session, 0), 0
 
     def _free_slot(self, session: str) -> None:
+        self.direct_turns.pop(session, None)
         slot, reserved = self._take_slot(session)
         if slot:
             self.used -= slot + reserved
@@ -223,16 +254,23 @@ class DecodeWorker(Worker):
         return before - self.used
 
     def _evict(self, tokens: int) -> int:
-        """Idle sessions out, least recently used first, until `tokens` are freed or none is left; how many."""
+        """Idle sessions out, in the order of replay/eviction.py, until `tokens` are freed or none is left; how many."""
         freed = count = 0
-        while freed < tokens and self.idle:
-            session = next(iter(self.idle))
+        for session in self._victims():
+            if freed >= tokens:
+                break
             freed += self.idle.pop(session)
+            self.direct_turns.pop(session, None)
             count += 1
         if count:
             self.used -= freed
             self.log.write(self.clock.now, loglines.trimmed(count, freed))
         return count
+
+    def _victims(self) -> list[str]:
+        """`idle` is in the order of last use."""
+        used, turns = {session: float(k) for k, session in enumerate(self.idle)}, self.direct_turns
+        return sorted(self.idle, key=lambda session: eviction.rank(self.design.eviction, turns.get(session, 0), used[session]))
 
     def release(self, job: Job) -> None:
         if self.design.resident and job.session in self.opened:

@@ -104,7 +104,7 @@ def play(experiment: Experiment, sessions: Iterable[PlannedSession], heads: Shar
     clock = Clock()
     with _uncollected(), RunWriter(out_dir, STARTED_TS, disaggregated=experiment.disaggregated) as writer:
         settings = Settings(concurrency=experiment["concurrency"], disaggregated=experiment.disaggregated, resident=experiment["resident"],
-                            backpressure=experiment["backpressure"] != "off", max_pause_s=experiment["max_pause_s"], seed=replicate)  # fmt: skip
+                            backpressure=experiment["backpressure"] != "off", come_back=experiment["backpressure"] == "drain", max_pause_s=experiment["max_pause_s"], seed=replicate)  # fmt: skip
         core = ReplayCore(sessions, settings, _view(experiment), decode_policy(experiment, block_tokens), prefill_policy(experiment), writer)
         driver = Driver(core, clock)
         cluster = driver.cluster = Cluster(experiment, replicate, clock, driver, heads, out_dir / "logs" if experiment["rows"] == "all" else None, STARTED_TS)

@@ -27,7 +27,7 @@ class World:
         self.done: list[tuple[float, str]] = []
         self.firsts: dict[str, float] = {}
         self.failures: dict[str, str] = {}
-        chosen = Design(**{"resident": True, "admission": "coupled", "admission_cost": True, "output_reserve_tokens": 512, "hint": lambda *_: 0.0, **design})
+        chosen = Design(**{"resident": True, "admission": "coupled", "eviction": "idle_lru", "admission_cost": True, "output_reserve_tokens": 512, "hint": lambda *_: 0.0, **design})
         self.d = DecodeWorker(self.clock, COST, WorkerLog(None, 0.0), self, pool, retraction=retraction, design=chosen,
                               bootstrapped=lambda job, t: self.bootstrapped.append(job.rid))  # fmt: skip
 

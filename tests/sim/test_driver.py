@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sim_world import ROOT, crowded, experiment, growing, lines, run, session, trace
 
 from apd_replay import schemas
-from apd_replay.errors import ConfigError, RunError
+from apd_replay.errors import RunError
 from apd_replay.sim import driver
 from apd_replay.sim.cluster import Cluster
 from apd_replay.trace.model import Trace
@@ -309,12 +309,6 @@ def test_one_admission_call_a_follow_up_turn(tmp_path: Path) -> None:
 
 
 # settings -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("key", "value"), [("eviction", "tiered"), ("backpressure", "drain"), ("migration", True)])
-def test_a_setting_that_is_not_built_is_refused(tmp_path: Path, key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=f"experiment T: {key}: .* is not built"):
-        run(experiment(**{key: value}), growing(1, 1), tmp_path)
 
 
 def test_no_logs_keeps_rows_but_no_worker_logs(tmp_path: Path) -> None:
