@@ -48,7 +48,7 @@ def test_the_matrix_is_that_of_the_claims() -> None:
 
 def test_defaults_come_from_the_schema(config: Path) -> None:
     e0 = configuration.load(config).experiments["E0"]
-    assert e0["request_timeout_s"] == 120 and e0["mechanisms"]["latch"] is True and e0.gap_scale == 10
+    assert e0["max_pause_s"] == 2.0 and e0["mechanisms"]["latch"] is True and e0.gap_scale == 10
     edit_experiment(config, "E0", gap_scale=1)
     e0 = configuration.load(config).experiments["E0"]
     assert (e0.gap_scale, e0.arrival_scale) == (1, 10)
