@@ -60,7 +60,7 @@ PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("other logger", re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d+)? (?:- )?(?:[\w.]+ )?(?:- )?(?:DEBUG|INFO|WARNING|ERROR)\b")),
     ("stack dump", re.compile(r"Process \d+: |Python v\d|Thread \d+ \(")),
     ("shutdown", re.compile(r"(?:Waiting|Sleeping) [\d.]+ seconds ")),
-    ("refused request", re.compile(r"Request \S+ exceeds the maximum number of tokens|session id .+ (?:already exist|is None|does not exist)|session id is None")),
+    ("refused request", re.compile(r"Request \S+ exceeds the maximum number of tokens|Input length \(\d+ tokens\) exceeds the maximum|session id .+ (?:already exist|is None|does not exist)|session id is None")),
     ("optimistic prefill", re.compile(r"Req \S+ (?:optimistic prefill|exhausted optimistic)")),
 )
 ACCESS = re.compile(r'(?:INFO: +|[\d.:a-fA-F]+ \[[^\]]+\] )(?:\S+ - )?"(?P<method>[A-Z]+) (?P<path>\S*) HTTP/[\d.]+" (?P<status>\d{3})\b')
