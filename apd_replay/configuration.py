@@ -1,12 +1,14 @@
 """config/: what the user wrote, checked against config/schema/ before anything runs, with defaults filled in.
 
-A file of experiments has `defaults`, named `designs` and `experiments`; an experiment is defaults < its design < its own keys.
+A file of experiments has `defaults`, named `designs` and `experiments`; an experiment is defaults < its design < its own keys. Each of its
+`grids` adds variants of experiments, all combinations of some values.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,32 +95,84 @@ def load(file: str | Path, matrix: str | None = None, overrides: dict[str, Any] 
 def _experiments(source: Path, directory: Path, config: dict[str, Any]) -> dict[str, Experiment]:
     content = _read(source)
     for key in content:
-        if key not in ("defaults", "designs", "experiments"):
-            raise ConfigError(source, key, "unknown key; allowed: defaults, designs, experiments")
+        if key not in ("defaults", "designs", "experiments", "grids"):
+            raise ConfigError(source, key, "unknown key; allowed: defaults, designs, experiments, grids")
     schema = _schema(directory, "experiment")
+    read: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def named(key: str, folder: str, name: str, where: str) -> dict[str, Any]:
+        """A cluster or hardware file; read once, since a list names the same few again and again."""
+        if (key, name) not in read:
+            content = _named(directory, folder, name, source, f"{where}.{key}")
+            read[key, name] = _checked(directory / folder / f"{name}.yaml", content, _schema(directory, key))
+        return read[key, name]
+
     out = {}
-    for name, own in (content.get("experiments") or {}).items():
-        where = f"experiments.{name}"
-        if not isinstance(own, dict):
-            raise ConfigError(source, where, "expected a mapping of settings")
-        design = own.get("design")
-        designs = content.get("designs") or {}
-        if design is not None and design not in designs:
-            raise ConfigError(source, f"{where}.design", f"unknown design {design!r}; allowed: {', '.join(designs)}")
-        merged = {**(content.get("defaults") or {}), **designs.get(design, {}), **{k: v for k, v in own.items() if k != "design"}}
+    for name, where, merged in _listed(source, content, directory):
         settings = _checked(source, merged, schema, where)
         settings["trace"] = settings["trace"] or config["trace"]
         settings["trace_format"] = settings["trace_format"] or config["trace_format"]
         if config["replicates"] is not None:
             settings["replicates"] = config["replicates"]
-        cluster = _named(directory, "clusters", settings["cluster"], source, f"{where}.cluster")
-        cluster = _checked(directory / "clusters" / f"{settings['cluster']}.yaml", cluster, _schema(directory, "cluster"))
+        cluster = deepcopy(named("cluster", "clusters", settings["cluster"], where))
         _check_shape(source, where, settings, cluster)
-        hardware = _named(directory, "hardware", settings["hardware"], source, f"{where}.hardware")
-        hardware = _checked(directory / "hardware" / f"{settings['hardware']}.yaml", hardware, _schema(directory, "hardware"))
+        hardware = deepcopy(named("hardware", "hardware", settings["hardware"], where))
+        _scale_pools(settings["kv_pool_scale"], cluster, hardware)
+        _scale_coefficients(source, f"{where}.hardware_scale", settings["hardware_scale"], hardware)
         out_id = identity(name, settings)
         out[out_id] = Experiment(out_id, settings, cluster, hardware)
     return out
+
+
+def _listed(source: Path, content: dict[str, Any], directory: Path) -> list[tuple[str, str, dict[str, Any]]]:
+    """(name, key in the file, settings unchecked): the experiments, and behind them what the grids add."""
+    designs, plain = content.get("designs") or {}, {}
+    for name, own in (content.get("experiments") or {}).items():
+        where = f"experiments.{name}"
+        if not isinstance(own, dict):
+            raise ConfigError(source, where, "expected a mapping of settings")
+        design = own.get("design")
+        if design is not None and design not in designs:
+            raise ConfigError(source, f"{where}.design", f"unknown design {design!r}; allowed: {', '.join(designs)}")
+        plain[name] = {**(content.get("defaults") or {}), **designs.get(design, {}), **{k: v for k, v in own.items() if k != "design"}}
+    out = [(name, f"experiments.{name}", settings) for name, settings in plain.items()]
+    defaults = {key: rule.get("default") for key, rule in _schema(directory, "experiment")["properties"].items()}
+    for k, grid in enumerate(content.get("grids") or []):
+        grid = _checked(source, grid, _schema(directory, "grid"), f"grids.{k}")
+        for name in grid["experiments"]:
+            if name not in plain:
+                raise ConfigError(source, f"grids.{k}.experiments", f"unknown experiment {name!r}; allowed: {', '.join(plain)}")
+            for labels, values in _combinations(grid["vary"]):
+                if any(plain[name].get(key, defaults.get(key)) != value for key, value in values.items()):  # the experiment itself is there already
+                    out.append((".".join([name, *labels]), f"grids.{k}: {name}", {**plain[name], **grid["settings"], **values}))
+    return out
+
+
+def _combinations(vary: dict[str, Any]) -> list[tuple[list[str], dict[str, Any]]]:
+    """(labels, settings) of every combination. A key given as a mapping has its values under their labels, as a list it has none: a trace
+    names its experiments by itself."""
+    out: list[tuple[list[str], dict[str, Any]]] = [([], {})]
+    for key, values in vary.items():
+        labelled = [([label], v) for label, v in values.items()] if isinstance(values, dict) else [([], v) for v in values]
+        out = [(names + more, {**settings, key: value}) for names, settings in out for more, value in labelled]
+    return out
+
+
+def _scale_pools(scale: float, cluster: dict[str, Any], hardware: dict[str, Any]) -> None:
+    for part in (cluster, hardware):
+        if scale != 1 and part["kv_pool_tokens"] is not None:
+            part["kv_pool_tokens"] = max(1, round(part["kv_pool_tokens"] * scale))
+
+
+def _scale_coefficients(source: Path, where: str, factors: dict[str, float], hardware: dict[str, Any]) -> None:
+    for name, factor in factors.items():
+        *folders, key = name.split(".")
+        part: Any = hardware
+        for folder in folders:
+            part = part.get(folder) if isinstance(part, dict) else None
+        if not isinstance(part, dict) or not isinstance(part.get(key), float):
+            raise ConfigError(source, f"{where}.{name}", "is no coefficient of the hardware file, such as transfer.mooncake.bytes_per_s")
+        part[key] *= factor
 
 
 def syntheses(directory: Path) -> dict[str, dict[str, Any]]:

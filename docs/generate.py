@@ -26,6 +26,7 @@ CONFIG_FILES = {
     "experiment": ("config/experiments/*.yaml", "Lists of experiments. A file has `defaults`, named `designs` and `experiments`; an experiment's keys are the "
                    "defaults, then its `design`'s, then its own, the later ones winning. The list `matrix` is the one `config.yaml` names; "
                    "`smoke` and `remedies` have targets of their own."),
+    "grid": ("config/experiments/*.yaml: grids", "Variants of a list's experiments, all combinations of some values; one that is the experiment itself adds nothing."),
     "cluster": ("config/clusters/*.yaml", "Shapes of clusters, named by an experiment's `cluster`."),
     "hardware": ("config/hardware/*.yaml", "What a simulated GPU takes for its work: coefficients, each with where it was measured or that it is a guess."),
     "traces": ("config/traces.yaml", "Built-in traces: name to parameters. A trace file needs no entry here; `trace` of `config.yaml` takes its path."),

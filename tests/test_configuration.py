@@ -21,7 +21,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def edit(file: Path, **change: object) -> None:
-    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **change}))
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **change}, sort_keys=False))
 
 
 def edit_experiment(config: Path, name: str, **change: object) -> None:
@@ -86,11 +86,62 @@ def test_a_wrong_experiment_key_is_named(config: Path, change: dict[str, object]
 
 def test_a_wrong_config_key_is_named(config: Path) -> None:
     edit(config, trase="x")
-    with pytest.raises(ConfigError, match=r"config.yaml: trase: unknown key; allowed: matrix, replicates, results, trace, trace_format"):
+    with pytest.raises(ConfigError, match=r"config.yaml: trase: unknown key; allowed: matrix, remedies, replicates, results, trace, trace_format"):
         configuration.load(config)
 
 
 def test_broken_yaml_is_placed(config: Path) -> None:
     config.write_text("trace: [\n")
     with pytest.raises(ConfigError, match=r"config.yaml: line 2, column 1: not valid YAML"):
+        configuration.load(config)
+
+
+GRID = {"experiments": ["E0"], "vary": {"time_scale": {"S1": 1, "S10": 10}, "concurrency": {"C4": 4, "C32": 32}}, "settings": {"rows": "no_logs"}}
+
+
+def edit_grid(config: Path, **change: object) -> None:
+    edit(config.parent / "experiments" / "matrix.yaml", grids=[{**GRID, **change}])
+
+
+def test_a_grid_adds_every_combination_but_the_experiment_itself(config: Path) -> None:
+    edit_grid(config)
+    found = configuration.load(config).experiments
+    new = {name: (e["time_scale"], e["concurrency"], e["rows"]) for name, e in found.items() if "." in name}
+    assert new == {"E0.S1.C4": (1, 4, "no_logs"), "E0.S1.C32": (1, 32, "no_logs"), "E0.S10.C4": (10, 4, "no_logs")}
+    assert found["E0"]["rows"] == "all"
+
+
+def test_a_trace_in_a_grid_names_its_experiments(config: Path) -> None:
+    edit_grid(config, vary={"trace": ["a/one.jsonl", "two.csv"]})
+    assert [name for name in configuration.load(config).experiments if "@" in name] == ["E0@one", "E0@two"]
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"experiments": ["E99"]}, r"grids.0.experiments: unknown experiment 'E99'; allowed: E0, E1"),
+    ({"vary": {"speed": [1]}}, r"grids.0: E0.speed: unknown key"),
+    ({"vary": 3}, r"grids.0.vary: 3 is not allowed; expected object"),
+    ({"more": 3}, r"grids.0.more: unknown key; allowed: experiments, settings, vary"),
+])  # fmt: skip
+def test_a_wrong_grid_is_said(config: Path, change: dict[str, object], message: str) -> None:
+    edit_grid(config, **change)
+    with pytest.raises(ConfigError, match=message):
+        configuration.load(config)
+
+
+def test_the_pool_scale_reaches_every_worker(config: Path) -> None:
+    edit_experiment(config, "E0", kv_pool_scale=0.5)
+    e0 = configuration.load(config).experiments["E0"]
+    assert (e0.hardware["kv_pool_tokens"], e0.cluster["kv_pool_tokens"]) == (73_700, None)
+    edit(config.parent / "clusters" / "2p6d.yaml", kv_pool_tokens=1001)
+    e0 = configuration.load(config).experiments["E0"]
+    assert (e0.hardware["kv_pool_tokens"], e0.cluster["kv_pool_tokens"]) == (73_700, 500)
+
+
+def test_a_coefficient_is_scaled_by_its_name(config: Path) -> None:
+    edit_experiment(config, "E0", hardware_scale={"transfer.mooncake.bytes_per_s": 0.1, "rpc_s": 10})
+    loaded = configuration.load(config).experiments
+    assert loaded["E0"].hardware["transfer"]["mooncake"]["bytes_per_s"] == pytest.approx(0.1 * loaded["E1"].hardware["transfer"]["mooncake"]["bytes_per_s"])
+    assert loaded["E0"].hardware["rpc_s"] == pytest.approx(10 * loaded["E1"].hardware["rpc_s"])
+    edit_experiment(config, "E0", hardware_scale={"transfer.pigeon": 2})
+    with pytest.raises(ConfigError, match=r"experiments.E0.hardware_scale.transfer.pigeon: is no coefficient"):
         configuration.load(config)
