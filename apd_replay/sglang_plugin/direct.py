@@ -142,7 +142,7 @@ def abort(resident: Resident, original: Callable[..., None], scheduler: Any, rec
     retracted = [req for req in scheduler.disagg_decode_prealloc_queue.retracted_queue if meant(req)]
     if leaving:
         others = [req for req in scheduler.waiting_queue if not any(req is gone for gone in leaving)]
-        scheduler.waiting_queue = leaving
+        scheduler.waiting_queue = list(leaving)  # SGLang pops from it
         with as_unified(scheduler):
             original(scheduler, recv_req)
         scheduler.waiting_queue = others

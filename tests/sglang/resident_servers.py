@@ -25,7 +25,7 @@ _RETRACTION_BACKUP = "--disaggregation-decode-retraction-backup"  # SGLang 0.5.1
 
 def specs(folder: Path) -> list[Server]:
     """One P; decode-0 with a large pool answers admissions in its scheduler, decode-1 with a small pool reserves, decode-2 answers from its
-    snapshot; and a unified worker to compare with."""
+    snapshot and retracts something every few steps; and a unified worker to compare with."""
     trace = write_trace(folder / "any.jsonl")
     out = []
     for server in sglang.servers(experiment(folder, trace, cluster="one-three", resident=True, backpressure="composite", sglang={"plugin": True}), 1):
@@ -38,9 +38,11 @@ def specs(folder: Path) -> list[Server]:
         if server.name == "decode-1":
             argv += ["--max-total-tokens", str(POOL_FOR_TWO), "--num-reserved-decode-tokens", "16"]
             told["admission"] = "commit"
+        retract: dict[str, str] = {}
         if server.name == "decode-2":
             told["admission"] = "snapshot"
-        out.append(replace(server, argv=tuple(argv), environment={**server.environment, "APD_SGLANG_PLUGIN": json.dumps(told)}))
+            retract = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "5"}  # SGLang's own test mode
+        out.append(replace(server, argv=tuple(argv), environment={**server.environment, **retract, "APD_SGLANG_PLUGIN": json.dumps(told)}))
     return out + sglang.servers(experiment(folder, trace, cluster="one", policy="round_robin"), 1)
 
 
@@ -110,11 +112,28 @@ def call(cluster: Cluster, server: str, path: str, body: Any) -> httpx.Response:
     return httpx.post(f"{cluster.specs[server].address.url}{path}", json=body, timeout=TIMEOUT_S)
 
 
-def held(cluster: Cluster, decode: str) -> int:
-    """KV tokens that the D keeps for sessions."""
+def state(cluster: Cluster, decode: str) -> dict[str, Any]:
+    """The D's numbers, as an admission call for an unknown session tells them."""
     found = call(cluster, decode, "/admit_direct_append", {"session": "nobody", "appended_tokens": 1}).json()
     assert found["reason"] == "no_session"
-    return int(found["held_tokens"])
+    return dict(found)
+
+
+def held(cluster: Cluster, decode: str) -> int:
+    """KV tokens that the D keeps for sessions."""
+    return int(state(cluster, decode)["held_tokens"])
+
+
+def wait_for(what: str, condition: Any, within_s: float = TIMEOUT_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {within_s:g} s"
+        time.sleep(0.05)
+
+
+def has_pieces(cluster: Cluster, decode: str, rid: str, *, last: bool) -> bool:
+    """Is the append of this turn under way (`last`: over)?"""
+    return any(e["rid"] == rid and (not last or not e["chunk"]) for e in plugin_events(cluster, decode, "append", wait_s=0))
 
 
 def used(cluster: Cluster, decode: str) -> int:
@@ -122,11 +141,12 @@ def used(cluster: Cluster, decode: str) -> int:
     return int(httpx.get(f"{cluster.specs[decode].address.url}/v1/loads?include=all", timeout=TIMEOUT_S).json()["loads"][0]["num_used_tokens"])
 
 
-def plugin_events(cluster: Cluster, server: str, *kinds: str) -> list[dict[str, Any]]:
+def plugin_events(cluster: Cluster, server: str, *kinds: str, wait_s: float = 0.3) -> list[dict[str, Any]]:
     """What the plugin wrote, once its thread has had the time to."""
-    time.sleep(0.3)
-    lines = (cluster.servers.logs.parent / "events" / f"{server}.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if not kinds or row["event"] in kinds]
+    time.sleep(wait_s)
+    text = (cluster.servers.logs.parent / "events" / f"{server}.jsonl").read_text()
+    rows = map(json.loads, text[: text.rfind("\n") + 1].splitlines())
+    return [row for row in rows if row["event"] in kinds]
 
 
 def side_by_side(agents: list[Agent], turns: int, **more: Any) -> None:
