@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -94,7 +95,8 @@ def _core(experiment: Experiment, trace: Trace, planned: Plan, replicate: int, t
     view = ClusterView([WorkerView(f"{name}-{i}", pool) for i in range(targets.choices)], [WorkerView(f"prefill-{i}") for i in range(len(targets.prefill))])
     block_tokens = next((t.block_size for s in trace.sessions for t in s.turns if t.block_size), None)
     settings = Settings(concurrency=experiment["concurrency"], disaggregated=experiment.disaggregated, resident=experiment["resident"],
-                        backpressure=experiment["backpressure"] != "off", come_back=experiment["backpressure"] == "drain", max_pause_s=experiment["max_pause_s"], seed=replicate)  # fmt: skip
+                        backpressure=experiment["backpressure"] != "off", come_back=experiment["backpressure"] == "drain", max_pause_s=experiment["max_pause_s"],
+                        seed=secrets.randbits(63))  # the seed of the rooms: a room that servers have seen before fails there  # fmt: skip
     chooser = RoundRobin() if targets.router else decode_policy(experiment, block_tokens)  # behind a router there is one way only
     return ReplayCore(planned.sessions, settings, view, chooser, prefill_policy(experiment), journal)
 

@@ -35,7 +35,7 @@ from apd_replay.replay.health import ClientHealth
 from apd_replay.replay.prompts import Prompts
 
 BUILD_AHEAD_S = 1.0  # how long before its time a prompt is built: early enough to be ready, late enough to hold few of them
-PEER_WORD_S = 1.0  # after one of P and D failed: how long the other may take to say why
+PEER_WORD_S = 3.0  # after one of P and D said that it failed: how long the other may take to say why
 CLOSE_LIMIT_S = 5.0  # a D that hangs must not keep the run open
 KEPT_TOKENS_SLACK = 64  # a page, at most, of a session's history may be computed again before its slot counts as lost
 
@@ -214,7 +214,8 @@ class HttpDriver:
         if isinstance(result, Answer):
             commands = self.core.finished(self.now(), request, self._outcome(request, result))
         else:
-            commands = self.core.failed_with(result.t, request, result.kind, result.message)
+            failed_t = max(result.t, request.dispatched_t or 0.0)  # D may be found gone before P has been written to
+            commands = self.core.failed_with(failed_t, request, result.kind, result.message)
         if not any(isinstance(c, WaitUntil) and c.request.session == request.session for c in commands):
             self._prompts.forget(request.session)
         self._do(commands)
@@ -242,7 +243,8 @@ class HttpDriver:
             await asyncio.wait((decode, prefill), return_when=asyncio.FIRST_COMPLETED)
             if not decode.done() and (isinstance(prefill.result(), Answer) or request.first_token_t is not None):
                 await asyncio.wait((decode,))
-            if not decode.done() or isinstance(decode.result(), Failure):
+            known = [side.result() for side in (decode, prefill) if side.done()]
+            if any(isinstance(a, Failure) and a.kind != "connection" for a in known):  # of a server that is gone nobody knows more
                 await asyncio.wait((decode, prefill), timeout=PEER_WORD_S)
             answers = [side.result() if side.done() else None for side in (decode, prefill)]
         finally:

@@ -82,6 +82,16 @@ def test_a_run_leaves_its_whole_directory(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "logs").iterdir()) == ["decode-0.log", "decode-1.log", "prefill-0.log"]
 
 
+def test_no_two_runs_use_the_same_room(tmp_path: Path) -> None:
+    """A server remembers the rooms it has seen: the same replicate again, on servers that somebody else runs, must not meet them."""
+    rooms = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        running.run(experiment(), TRACE, 1, tmp_path / name, launcher=fakes)
+        rooms.append({r["bootstrap_room"] for r in rows(tmp_path / name)})
+    assert len(rooms[0]) == 12 and not rooms[0] & rooms[1]
+
+
 def test_worker_logs_are_left_out_where_nobody_wants_them(tmp_path: Path) -> None:
     running.run(experiment(rows="no_logs"), TRACE, 1, tmp_path, launcher=fakes)
     assert list((tmp_path / "logs").iterdir()) == [] and (tmp_path / "run.json").exists()

@@ -356,6 +356,25 @@ def test_a_prefill_that_fails_ends_a_turn_its_decode_would_wait_for() -> None:
     assert len(decode.hung_up) == 1, "the decode worker was left waiting"
 
 
+def test_a_decode_that_is_gone_fails_its_turns_at_once_and_never_before_they_left() -> None:
+    async def wait(x: Exchange) -> None:
+        await x.begin()
+        await asyncio.sleep(30)
+
+    async def go() -> Replay:
+        async with serving(ok) as decode:
+            pass
+        async with serving(wait) as prefill:
+            replay = Replay([[turn("a", k, 20 + 10 * k) for k in range(3)]], decode=[decode], prefill=[prefill])
+            await replay.run()
+            return replay
+
+    started = time.monotonic()
+    found = asyncio.run(go()).journal.rows
+    assert time.monotonic() - started < 2 and [r.error_kind for r in found] == ["connection"] * 3
+    assert all(r.finished_t >= r.dispatched_t for r in found)
+
+
 def test_the_router_says_who_served_or_nobody_does() -> None:
     async def routed(x: Exchange) -> None:
         await answer(x, **({"weight_version": "worker-1"} if len(x.prompt) == 20 else {"weight_version": "default"}))
