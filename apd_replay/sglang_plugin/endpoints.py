@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import mmap
 from typing import Any
@@ -21,8 +22,17 @@ def add_routes(server: Any, settings: Settings, memory: mmap.mmap | None) -> Non
 
     from apd_replay.sglang_plugin.messages import AdmissionCall, CloseCall
 
-    def manager() -> Any:
-        return server.get_global_state().tokenizer_manager
+    # SGLang's communicator has one call of a type in flight and queues the others; 0.5.15 loses that queue's order when a call comes
+    # just as another ends, and fails on an assertion. So the queueing is done here.
+    turn = {"apd_admission": asyncio.Lock(), "apd_close": asyncio.Lock()}
+
+    async def ask(name: str, call: Any) -> JSONResponse:
+        manager = server.get_global_state().tokenizer_manager
+        manager.auto_create_handle_loop()
+        async with turn[name]:
+            replies: list[Any] = await getattr(manager, f"{name}_communicator")(call)
+        body = json.loads(replies[0].body)
+        return JSONResponse(body, status_code=400 if "error" in body else 200)
 
     async def read(request: Request) -> Any:
         try:
@@ -34,12 +44,11 @@ def add_routes(server: Any, settings: Settings, memory: mmap.mmap | None) -> Non
         try:
             body = await read(request)
             question = Question.of(body)
-            if memory is not None:
-                return JSONResponse(from_snapshot(question, memory, settings))
-            replies = await _ask(manager(), "apd_admission", AdmissionCall(body=json.dumps(body)))
         except ValueError as error:
             return JSONResponse({"error": {"message": str(error)}}, status_code=400)
-        return _answered(replies)
+        if memory is not None:
+            return JSONResponse(from_snapshot(question, memory, settings))
+        return await ask("apd_admission", AdmissionCall(body=json.dumps(body)))
 
     async def close(request: Request) -> JSONResponse:
         try:
@@ -48,7 +57,7 @@ def add_routes(server: Any, settings: Settings, memory: mmap.mmap | None) -> Non
                 raise ValueError("session: expected a name")
         except ValueError as error:
             return JSONResponse({"error": {"message": str(error)}}, status_code=400)
-        return _answered(await _ask(manager(), "apd_close", CloseCall(body=json.dumps(body))))
+        return await ask("apd_close", CloseCall(body=json.dumps(body)))
 
     # FastAPI resolves annotations by the function's module, where `Request` is not imported: hand it the class itself
     for route in (admit, close):
@@ -75,16 +84,3 @@ def from_snapshot(question: Question, memory: mmap.mmap, settings: Settings) -> 
         out = admission.answer(question, numbers, tokens, refusal, 0, settings.pause_ms())
         return {**out, "can_admit": short <= others, "reason": "admitted" if short <= others else "no_space", "mono": reading.mono_s}
     return {**admission.answer(question, numbers, None, refusal, 0, settings.pause_ms()), "mono": reading.mono_s}
-
-
-async def _ask(manager: Any, name: str, call: Any) -> list[Any]:
-    manager.auto_create_handle_loop()
-    replies: list[Any] = await getattr(manager, f"{name}_communicator")(call)
-    return replies
-
-
-def _answered(replies: list[Any]) -> Any:
-    from fastapi.responses import JSONResponse
-
-    body = json.loads(replies[0].body)
-    return JSONResponse(body, status_code=400 if "error" in body else 200)
