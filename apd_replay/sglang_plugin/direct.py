@@ -41,9 +41,18 @@ def as_unified(scheduler: Any) -> Iterator[None]:
 
 
 def take_in(resident: Resident, original: Callable[..., None], scheduler: Any, req: Any, is_retracted: bool = False) -> None:
-    """Scheduler._add_request_to_queue."""
+    """Scheduler._add_request_to_queue.
+
+    With overlapped scheduling a direct turn may be retracted before its first token is known, and as the one with the fewest tokens it
+    even goes first. The stock way back starts from a token, so such a turn waits here again and computes its append anew.
+    """
     if is_retracted:
-        original(scheduler, req, is_retracted)
+        if is_direct(req):
+            _drop_backup(scheduler, req)
+            with as_unified(scheduler):
+                original(scheduler, req, is_retracted)
+        else:
+            original(scheduler, req, is_retracted)
         return
     direct = is_direct(req)
     resident.arrived(req, direct=direct)
@@ -56,6 +65,17 @@ def take_in(resident: Resident, original: Callable[..., None], scheduler: Any, r
         queued = not req.finished()
     if not queued:
         resident.ended(req, keep=False)
+
+
+def _drop_backup(scheduler: Any, req: Any) -> None:
+    """The copy of the KV that SGLang made when it retracted the request."""
+    if not hasattr(req, "kv"):  # 0.5.15
+        del req.kv_cache_cpu
+        return
+    from sglang.srt.mem_cache.common import discard_kv_cache_backup
+    from sglang.srt.runtime_context import get_disagg
+
+    discard_kv_cache_backup(req, scheduler.tree_cache, get_disagg().disaggregation_decode_retraction_backup)
 
 
 def next_batch(resident: Resident, original: Callable[..., Any], scheduler: Any, running_batch: Any = None) -> Any:
