@@ -22,6 +22,11 @@ def run(experiment: Experiment, trace: Trace, replicate: int, out_dir: Path) -> 
         from apd_replay.sim import driver
 
         driver.run(experiment, trace, replicate, out_dir)
+    elif experiment["engine"] == "emulator":
+        from apd_replay.cluster import run as servers
+        from apd_replay.emulator import launch
+
+        servers.run(experiment, trace, replicate, out_dir, launcher=lambda chosen, seed: launch.servers(chosen, seed, out_dir / "logs"))
     else:
         from apd_replay.cluster import run as servers
 

@@ -21,7 +21,8 @@ START_LIMIT_S = 900.0  # a large model reads its weights from a slow disk for mi
 
 @dataclass(frozen=True)
 class Server:
-    """What is needed to start one server. `role`: `prefill`, `decode`, `unified` or `router`; `marker`: the log line of a server that is ready."""
+    """What is needed to start one server. `role`: `prefill`, `decode`, `unified` or `router`; `marker`: the log line of a server that is ready;
+    no `argv`: the process of another one serves it too."""
 
     name: str
     role: str
@@ -81,6 +82,8 @@ class Servers:
 
     def _start(self, servers: Sequence[Server]) -> None:
         for server in servers:
+            if not server.argv:
+                continue
             environment = dict(server.environment)
             if environment.get("APD_SGLANG_PLUGIN") and server.role != "router":  # what its plugin sees goes beside the logs, not among them
                 (self.logs.parent / "events").mkdir(exist_ok=True)

@@ -50,6 +50,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "other logger": ("[rank", "LMCache ", "[INFO] ", "WARNING: Logging before InitGoogleLogging", "# CMD ", "# ENV "),
     "request log": ("Receive: ", "Receive OpenAI: ", "Finish: "),
     "plugin": ("apd_replay plugin active",),
+    "emulator": ("The emulated workers are ready",),
     # the spike of a direct append; no released plugin prints them
     "spike plugin": ("APD extend ", "APD enqueue ", "APD refuse ", "APD abort queued", "APD plugin installed"),
 }  # fmt: skip

@@ -53,6 +53,12 @@ class WorkerLog:
             self._file.write("".join(self._lines))
         self._lines.clear()
 
+    def sync(self) -> None:
+        """What was written so far is in the file, for whoever reads a log that still grows."""
+        self.flush()
+        if self._file is not None:
+            self._file.flush()
+
     def close(self) -> None:
         self.flush()
         if self._file is not None:
