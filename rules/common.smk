@@ -1,5 +1,6 @@
 """What all rules share: the plan, and the Python that jobs run."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -20,7 +21,31 @@ RESULTS = str(PLAN.results)
 REPORTED = PLAN.reported
 
 
+def forecast(name):
+    """How long a replay takes, or None; ends Snakemake with one line where its job could not end in time."""
+    given = workflow.resource_settings.overwrite_resources.get("replay", {})
+    limit = given.get("runtime")
+    try:
+        return PLAN.forecast(name, getattr(limit, "value", limit))
+    except ApdError as error:
+        print(f"apd: {error}", file=sys.stderr, flush=True)
+        if workflow.dryrun:
+            # nothing is locked, and Snakemake would hide an exception in its own
+            os._exit(1)
+        sys.exit(1)
+
+
+def gpus(name):
+    """GPUs of a replay. Snakemake asks for them while it prints a dry run: the moment to print the forecast, too."""
+    if workflow.dryrun and (said := forecast(name)):
+        print(said, file=sys.stderr)
+    return PLAN.gpus(name)
+
+
 onstart:
+    for job in workflow.dag.needrun_jobs():
+        if job.rule.name == "replay":
+            forecast(job.wildcards.run)
     PLAN.retire()
 
 

@@ -15,9 +15,13 @@ rule replay:
         "logs/replay/{run}.log",
     wildcard_constraints:
         run="|".join(map(re.escape, PLAN.runs)) or "(?!)",
+    resources:
+        gpu=lambda wildcards: gpus(wildcards.run),
+        mem_mb=lambda wildcards: PLAN.memory_mb(wildcards.run),
+        runtime=lambda wildcards: PLAN.minutes(wildcards.run),
     params:
         results=lambda wildcards: RESULTS,
         call=lambda wildcards: PLAN.calls[wildcards.run],
         reading=lambda wildcards: PLAN.runs[wildcards.run].reading(),
     shell:
-        "python -m apd_replay replay {params.call} --trace {input:q} --results {params.results:q} >{log:q} 2>&1"
+        "{params.call} --trace {input:q} --results {params.results:q} >{log:q} 2>&1"

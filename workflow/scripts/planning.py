@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import job_needs
+
 from apd_replay.configuration import ANALYSIS_KEYS, Configuration, Experiment, load, syntheses
 from apd_replay.errors import ConfigError
 from apd_replay.replay.identity import cell
@@ -40,9 +42,11 @@ class Run:
     trace: str
 
     def call(self, file: Path, matrix: str, overrides: str) -> str:
-        """Arguments of `apd replay`, quoted for the shell."""
+        """`apd replay` and its arguments, quoted for the shell; on GPUs of its own where it uses any."""
+        gpus = job_needs.gpus(self.experiment)
+        lease = ["python", "workflow/scripts/gpu_lease.py", str(gpus), "--"] if gpus else []
         wanted = [self.experiment.id, "--replicate", str(self.replicate), "--expect", self.cell, "--config", str(file), "--matrix", matrix]
-        return f"{shlex.join(wanted)} {overrides}".rstrip()
+        return f"{shlex.join([*lease, 'python', '-m', 'apd_replay', 'replay', *wanted])} {overrides}".rstrip()
 
     def reading(self) -> str:
         """The settings that the analysis takes from the run's manifest: a change rewrites the manifest and replays nothing."""
@@ -90,6 +94,38 @@ class Plan:
                 self._refuse_imported(name)
         self.retired = [name for name in others if name.rpartition("/r")[0] in simulated]
         self.kept = [name for name in others if name not in self.retired]
+
+    def gpus(self, name: str) -> int:
+        return job_needs.gpus(self.runs[name].experiment)
+
+    def memory_mb(self, name: str) -> int:
+        return job_needs.memory_mb(self.runs[name].experiment)
+
+    def least_s(self, name: str) -> float:
+        """Seconds that the replay takes at least (job_needs.least_s). Reads the trace."""
+        run = self.runs[name]
+        if run.experiment["engine"] == "sim":
+            return 0.0
+        source = self.traces[run.trace]
+        return job_needs.least_s(run.experiment, job_needs.read_trace(source.source, source.format, self.file.parent), run.replicate)
+
+    def minutes(self, name: str) -> int:
+        """Run time that the replay's job asks for."""
+        return job_needs.minutes(self.runs[name].experiment, self.least_s(name))
+
+    def forecast(self, name: str, limit: float | None) -> str | None:
+        """A line that says how long the replay takes; None for a simulated one. `limit`: minutes that its job may run, where that
+        was given from outside. Raises ConfigError where it cannot end in that time."""
+        run = self.runs[name]
+        if run.experiment["engine"] == "sim":
+            return None
+        least, gpus = self.least_s(name), job_needs.gpus(run.experiment)
+        allowed = self.minutes(name) if limit is None else limit
+        takes = f"{name}: takes at least {job_needs.spoken(least)} (trace {run.trace}, gaps / {run.experiment.gap_scale:g}), its job may run {job_needs.spoken(60 * allowed)}"
+        if least > 60 * allowed:
+            raise ConfigError(self.file, f"experiments.{run.experiment.id}", f"{takes}; cut it (time_limit_s, gap_cap_s, first_turns) or give its job longer "
+                              "(--set-resources replay:runtime=MINUTES)")  # fmt: skip
+        return f"{takes}, {gpus} GPUs" if gpus else takes
 
     @property
     def reported(self) -> list[str]:
