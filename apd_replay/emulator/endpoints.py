@@ -150,7 +150,7 @@ class Endpoints:
         if session in self._opened:
             raise Refused(f"session id {session} already exist, cannot open.")
         self._opened.add(session)
-        connection.reply(200, session)
+        connection.reply(200, json.dumps(session))
 
     def _close(self, connection: Connection, body: Any) -> None:
         session = _within(body, "session_id", str, "") if isinstance(body, Mapping) else ""
