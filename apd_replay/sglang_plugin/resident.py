@@ -96,6 +96,7 @@ class Resident:
         elif keep and not session.requests:
             pin, tokens = self.tree.pin(req)
             self.tree.unpin(self.sessions.keep(session, pin, tokens) if pin is not None else None)
+        self.publish()  # before the client has its answer, and asks for the next turn
 
     def retracted(self, reqs: list[Any]) -> None:
         for req in reqs:
