@@ -15,6 +15,7 @@ from apd_replay.errors import ApdError
 COMMANDS = {
     "trace": "apd_replay.trace.command:trace",
     "replay": "apd_replay.engines:replay",
+    "cell": "apd_replay.cells:cell",
     "parse": "apd_replay.logs.command:parse",
     "import": "apd_replay.warehouse.command:import_runs",
     "warehouse": "apd_replay.warehouse.command:warehouse",
@@ -27,7 +28,7 @@ COMMANDS = {
     "emulate": "apd_replay.emulator.command:emulate",
     "kit": "apd_replay.cluster.kit_command:kit",
     "calibrate": "apd_replay.cluster.calibrate_command:calibrate",
-    "tune": "apd_replay.claims.command:tune",
+    "tune": "apd_replay.tuning:tune",
 }
 
 SURROUNDINGS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.EIO)

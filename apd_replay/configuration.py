@@ -117,8 +117,7 @@ def _experiments(source: Path, directory: Path, config: dict[str, Any]) -> dict[
         cluster = deepcopy(named("cluster", "clusters", settings["cluster"], where))
         _check_shape(source, where, settings, cluster)
         hardware = deepcopy(named("hardware", "hardware", settings["hardware"], where))
-        _scale_pools(settings["kv_pool_scale"], cluster, hardware)
-        _scale_coefficients(source, f"{where}.hardware_scale", settings["hardware_scale"], hardware)
+        _scale(source, where, settings, cluster, hardware)
         out_id = identity(name, settings)
         out[out_id] = Experiment(out_id, settings, cluster, hardware)
     return out
@@ -158,6 +157,28 @@ def _combinations(vary: dict[str, Any]) -> list[tuple[list[str], dict[str, Any]]
     return out
 
 
+def changed(base: Experiment, settings: dict[str, Any], directory: Path) -> Experiment:
+    """`base` with other settings, checked as if it stood in a list. Its cluster and hardware files are read anew from `directory`."""
+    source, where = directory / "experiments", f"experiments.{base.id}"
+    merged = _checked(source, {**base.settings, **settings}, _schema(directory, "experiment"), where)
+    cluster = _checked(source, _named(directory, "clusters", merged["cluster"], source, where), _schema(directory, "cluster"))
+    hardware = _checked(source, _named(directory, "hardware", merged["hardware"], source, where), _schema(directory, "hardware"))
+    _check_shape(source, where, merged, cluster)
+    _scale(source, where, merged, cluster, hardware)
+    return Experiment(base.id, merged, cluster, hardware)
+
+
+def splits(directory: Path, gpus: int) -> list[str]:
+    """The clusters of config/clusters that have P's and D's, `gpus` workers in all and no settings of their own beside."""
+    found = {file.stem: _read(file) for file in sorted((directory / "clusters").glob("*.yaml"))}
+    return [name for name, shape in found.items() if set(shape) == {"prefill", "decode"} and shape["prefill"] + shape["decode"] == gpus]
+
+
+def _scale(source: Path, where: str, settings: dict[str, Any], cluster: dict[str, Any], hardware: dict[str, Any]) -> None:
+    _scale_pools(settings["kv_pool_scale"], cluster, hardware)
+    _scale_coefficients(source, f"{where}.hardware_scale", settings["hardware_scale"], hardware)
+
+
 def _scale_pools(scale: float, cluster: dict[str, Any], hardware: dict[str, Any]) -> None:
     for part in (cluster, hardware):
         if scale != 1 and part["kv_pool_tokens"] is not None:
@@ -170,9 +191,9 @@ def _scale_coefficients(source: Path, where: str, factors: dict[str, float], har
         part: Any = hardware
         for folder in folders:
             part = part.get(folder) if isinstance(part, dict) else None
-        if not isinstance(part, dict) or not isinstance(part.get(key), float):
+        if not isinstance(part, dict) or not isinstance(part.get(key), int | float):
             raise ConfigError(source, f"{where}.{name}", "is no coefficient of the hardware file, such as transfer.mooncake.bytes_per_s")
-        part[key] *= factor
+        part[key] = max(1, round(part[key] * factor)) if isinstance(part[key], int) else part[key] * factor
 
 
 def syntheses(directory: Path) -> dict[str, dict[str, Any]]:

@@ -62,7 +62,7 @@ def replay(experiment: str, replicate: int, out: Path | None, results: Path | No
     """Run one replicate of EXPERIMENT into a run directory, or into the store of a results folder."""
     if (out is None) == (results is None):
         raise click.UsageError("give either --out or --results")
-    settings = configuration.load(config, matrix, _overrides(overrides))
+    settings = configuration.load(config, matrix, overrides_of(overrides))
     chosen = settings.experiments.get(experiment)
     if chosen is None:
         raise ConfigError(config, "experiments", f"no {experiment!r}; there are: {', '.join(settings.experiments)}")
@@ -78,7 +78,7 @@ def replay(experiment: str, replicate: int, out: Path | None, results: Path | No
         click.echo(f"{experiment} r{replicate}: {'run' if made else 'in the store already'}")
 
 
-def _overrides(pairs: tuple[str, ...]) -> dict[str, Any]:
+def overrides_of(pairs: tuple[str, ...]) -> dict[str, Any]:
     out = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

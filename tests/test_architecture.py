@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "apd_replay"
 STAGES = ["trace", "routing", "replay", "cluster", "sglang_plugin", "sim", "emulator", "logs", "warehouse", "claims", "report"]
 # replay/plan and trace share the configuration and the schemas; cli and engines put the stages together
 GROUND = {"schemas", "errors", "configuration", "__init__"}
-COMPOSITION = {"cli", "engines", "__main__"}
+COMPOSITION = {"cli", "engines", "cells", "tuning", "__main__"}
 
 
 def imports(file: Path) -> set[str]:

@@ -23,7 +23,7 @@ from apd_replay.schemas import TABLES
 
 RUN_TABLES = [table.name for table in TABLES.values() if table.per_run]
 GPU_ENGINES = ("sglang",)
-MATRICES = ("smoke", "remedies")
+MATRICES = ("smoke",)
 """Lists of experiments with a target of their own, beside the configured one."""
 
 
@@ -75,9 +75,10 @@ class Plan:
     deleting their manifest makes again. `retired`: replicates that a configured experiment no longer asks for."""
 
     def __init__(self, file: Path, overrides: dict[str, Any]) -> None:
-        self.file = file
+        self.file, self.given = file, overrides
         self.overrides = shlex.join([part for key, value in sorted(overrides.items()) for part in ("--set", f"{key}={json.dumps(value)}")])
         chosen = load(file, overrides=overrides)
+        self.directory, self.settings = chosen.directory, chosen.settings
         self.results = Path(chosen.settings["results"])
         self.runs: dict[str, Run] = {}
         self.calls: dict[str, str] = {}
