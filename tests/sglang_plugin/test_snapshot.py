@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -44,6 +48,30 @@ def test_a_writer_that_died_half_way_is_noticed() -> None:
         snapshot.read(memory)
     answer = endpoints.from_snapshot(Question("a", 1, 1), memory, Settings(admission="snapshot"))
     assert not answer["can_admit"] and answer["reason"] == "no_snapshot"
+
+
+class Raced(mmap.mmap):
+    """Memory into which somebody writes just after the reader has read its head."""
+
+    write: Callable[[], None] | None = None
+
+    def __getitem__(self, key: Any) -> Any:
+        write, self.write = self.write, None
+        if write is not None:
+            write()
+        return super().__getitem__(key)
+
+
+def test_a_reader_that_is_overtaken_reads_again() -> None:
+    descriptor = os.open(snapshot.create(), os.O_RDWR)
+    memory = Raced(descriptor, snapshot.SIZE)
+    os.close(descriptor)
+    writer = snapshot.Writer(memory)
+    writer.write(NUMBERS, {"a": 1})
+    newer = replace(NUMBERS, available_tokens=7)
+    memory.write = lambda: writer.write(newer, {"a": 2})
+    found = snapshot.read(memory)
+    assert found is not None and found.numbers == newer and found.tokens_of("a") == 2
 
 
 def test_readings_are_never_mixed_while_a_writer_is_at_work() -> None:
