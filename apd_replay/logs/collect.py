@@ -95,7 +95,7 @@ def _file(log: Log, parser: LogParser, path: Path, name: str, fast: bool | None)
     if fast or (fast is None and path.stat().st_size >= _FAST_FROM_BYTES):
         from apd_replay.logs.fast import FastLane
 
-        read = FastLane(parser, log.samples).block
+        read = FastLane(parser, log.samples, log.events, log.stats).block
     for block in reader.blocks():
         if block.over_long:
             parser.over_long(block.data, block.first_line)

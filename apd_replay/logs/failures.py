@@ -15,8 +15,9 @@ _RID = re.compile(r"\breq\.rid='([^']*)'")
 _ROOM = re.compile(r"\bbootstrap_room=(\d{1,19})\b")
 _EXCEPTION = re.compile(r"with exception (.*)$", re.DOTALL)
 _KV_ERROR = re.compile(r"KVTransferError\(bootstrap_room=(\d{1,19})(?:, remote_endpoint=([^)]*))?\):\s?(.*)$", re.DOTALL)
-_TYPICAL = re.compile(
-    r"(?:Prefill transfer|Prefill bootstrap|Decode transfer|Decode handshake) failed for request rank=(\d+) (?:decode_req\.)?req\.rid='([^'\"\\\x00-\x1f\x7f]*)' "
+# nearly all such lines: head, rank, rid, room, reason
+TYPICAL = re.compile(
+    r"(Prefill transfer|Prefill bootstrap|Decode transfer|Decode handshake) failed for request rank=(\d+) (?:decode_req\.)?req\.rid='([^'\"\\\x00-\x1f\x7f]*)' "
     r"(?:decode_req\.)?req\.bootstrap_room=\d{1,19} with exception KVTransferError\(bootstrap_room=(\d{1,19})\): (\S.*)", re.DOTALL)
 _PEER = re.compile(r"(?:remote mooncake session |Failed to send \w+ \w+(?: \w+)? of \d+ to |bootstrap_addr: )(\S+:\d+)\b")
 
@@ -33,13 +34,11 @@ REASONS: tuple[tuple[str, str, str], ...] = (
 def read(message: str, head: re.Match[str]) -> tuple[dict[str, Any], bool]:
     """The event's columns, and whether the reason is there (else it may stand on the next physical line)."""
     side = "prefill" if head[1].startswith("Prefill") else "decode"
-    typical = _TYPICAL.fullmatch(message)
+    typical = TYPICAL.fullmatch(message)
     if typical is not None:
-        reason = typical[4].rstrip()
-        row: dict[str, Any] = {"room": _room(typical[3]), "peer": None, "rest": {}}
-        explain(row, reason, side)
-        endpoint = ', "endpoint": true' if row["rest"] else ""
-        row["rest"] = f'{{"head": "{head[1]} failed", "rank": {int(typical[1][:9])}, "rid": "{typical[2]}"{endpoint}}}'  # as_json of the same, sooner
+        row: dict[str, Any] = {"room": room_number(typical[4]), "peer": None, "rest": {}}
+        explain(row, typical[5].rstrip(), side)
+        row["rest"] = typical_rest(head[1], typical[2], typical[3], endpoint=bool(row["rest"]))
         return row, True
     text = _EXCEPTION.search(message)
     error = _KV_ERROR.search(message)
@@ -51,7 +50,7 @@ def read(message: str, head: re.Match[str]) -> tuple[dict[str, Any], bool]:
             rest[name] = int(match[1][:9]) if name == "rank" else match[1]
     if error is None:
         rest["no_kv_transfer_error"] = True
-    row = {"room": _room(room[1]) if room else None, "peer": (error[2] if error else None), "rest": rest}
+    row = {"room": room_number(room[1]) if room else None, "peer": (error[2] if error else None), "rest": rest}
     explain(row, reason, side)
     return row, bool(reason)
 
@@ -71,6 +70,12 @@ def explain(row: dict[str, Any], reason: str, side: str) -> None:
             row["rest"]["endpoint"] = True  # the D's status endpoint, not its Mooncake session
 
 
-def _room(text: str) -> int | None:
+def typical_rest(head: str, rank: str, rid: str, *, endpoint: bool) -> str:
+    """The `rest` of a typical line: what as_json would write, sooner."""
+    end = ', "endpoint": true' if endpoint else ""
+    return f'{{"head": "{head} failed", "rank": {int(rank[:9])}, "rid": "{rid}"{end}}}'
+
+
+def room_number(text: str) -> int | None:
     room = int(text)
     return room if room < 1 << 63 else None

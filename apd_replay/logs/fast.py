@@ -7,25 +7,26 @@ to the parser in their order. tests/logs/test_log_fast.py holds both ways agains
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from apd_replay.logs import messages
 from apd_replay.logs.layout import Array, Layout, Lines
+from apd_replay.logs.messages import Form, Read
 from apd_replay.logs.parser import LogParser
 from apd_replay.logs.prefix import rank
 from apd_replay.logs.reading import Block
 from apd_replay.logs.rest import as_json
-from apd_replay.logs.spool import RANKS, REPEATED, Spool
+from apd_replay.logs.spool import RANKS, Spool
 from apd_replay.logs.templates import Template, learn
 
 _MOST_TEMPLATES = 128
 _ROUNDS, _PROBES = 8, 4  # lines tried a round for each number of commas
-# what most lines between batch lines are; such a line is only counted
-_ACCESS = re.compile(rb'\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] INFO:     [\d.]+:\d+ - "(GET|POST) [\w/.?=&-]+ HTTP/1\.1" 200 OK')
+_BARE, _LONGEST_PREFIX = 22, 80  # characters of `[2026-05-05 16:00:03] `, and of one with tags
+_TWO_BYTES, _CLOSED = np.uint64(0xFFFF), np.uint64(int.from_bytes(b"] ", "little"))
 
 
 @dataclass
@@ -41,10 +42,10 @@ class _Found:
 
 
 class FastLane:
-    """Reads blocks of one file into `samples`, through `parser` wherever a line is not of a known layout."""
+    """Reads blocks of one file into the spools, through `parser` wherever a line is not of a known layout or form."""
 
-    def __init__(self, parser: LogParser, samples: Spool) -> None:
-        self.parser, self.samples = parser, samples
+    def __init__(self, parser: LogParser, samples: Spool, events: Spool, stats: Spool) -> None:
+        self.parser, self.samples, self.events, self.stats = parser, samples, events, stats
         self.layouts: list[Layout] = []
         self._learnt: set[Template] = set()
 
@@ -56,14 +57,15 @@ class FastLane:
         lines = Lines(block.data)
         free = np.ones(len(lines.starts), bool)
         found = self._match(lines, free)
-        role, told_at = parser.role, self._others(lines, free, block, found)
+        reads = self._messages(lines, free, block)
+        role, told_at = parser.role, self._others(lines, free, block, _Taken(found, reads))
         for part in found:
             shown = part.template.shown or role
             if shown is None and parser.role is not None:  # the role was told in the middle of this block
                 for some, its_role in ((part.of(part.which <= told_at), None), (part.of(part.which > told_at), parser.role)):
-                    self.samples.add_batch(self._batch(some, lines, block, its_role))
+                    self._add(some, lines, block, its_role)
             else:
-                self.samples.add_batch(self._batch(part, lines, block, shown))
+                self._add(part, lines, block, shown)
             parser.counts[part.template.kind] += len(part.which)
             parser.lines["row"] += len(part.which)
             if part.template.tags:
@@ -108,74 +110,101 @@ class FastLane:
         self.layouts += out
         return out
 
-    def _batch(self, part: _Found, lines: Lines, block: Block, role: str | None) -> pa.RecordBatch:
-        template, which, rows = part.template, part.which, len(part.which)
-        values: dict[str, Any] = dict(part.columns)
-        values["line"] = (which + block.first_line).astype(np.int32)
-        values["offset"] = lines.starts[which] + block.offset
-        fixed: dict[str, Any] = {"file": self.parser.file, "role": role, "kind": template.kind, "launch": self.parser.launch}
-        fixed |= {name: rank(template.tags, tag) for name, tag in RANKS.items()}
+    def _add(self, part: _Found, lines: Lines, block: Block, role: str | None) -> None:
+        template, rows = part.template, len(part.which)
+        columns: dict[str, Any] = {**part.columns, **self._places(part.which, lines, block), "role": role, "kind": template.kind}
+        columns |= {name: rank(template.tags, tag) for name, tag in RANKS.items()}
+        columns["rest"] = _rest(template, part.columns, lines, rows)
+        self.samples.add_columns(rows, columns)
+
+    def _places(self, which: Array, lines: Lines, block: Block) -> dict[str, Any]:
+        return {"file": self.parser.file, "launch": self.parser.launch, "line": which + block.first_line, "offset": lines.starts[which] + block.offset}
+
+    # messages -------------------------------------------------------------------------------------------------------
+
+    def _messages(self, lines: Lines, free: Array, block: Block) -> list[Read]:
+        """Messages that are read many at a time. `free` is cleared where a line is taken."""
         out = []
-        for field in self.samples.schema:
-            name = field.name
-            if name == "rest":
-                out.append(_rest(template, values, lines, rows))
-            elif name in REPEATED:
-                text = fixed[name]
-                out.append(pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()) if text is None else _array(np.zeros(rows, np.int32), pa.int32()), pa.array([text or ""], pa.string())))
-            elif name in fixed:
-                out.append(pa.repeat(pa.scalar(fixed[name], field.type), rows))
-            elif name in values:
-                out.append(_array(values[name], field.type))
-            else:
-                out.append(pa.nulls(rows, field.type))
-        return pa.RecordBatch.from_arrays(out, schema=self.samples.schema)
+        for head, (which, places) in _by_head(lines, free).items():
+            forms = [form for form in messages.HEADS[head] if len(which) and self._may(form)]
+            text = lines.text if forms else ""
+            texts = [text[start:end] for start, end in zip(lines.starts[which].tolist(), lines.ends[which].tolist(), strict=True)] if forms else []
+            for form in forms:
+                read = messages.read(form, which.tolist(), texts, places)
+                if read is not None:
+                    free[read.at] = False
+                    out.append(read)
+                    self._keep(read, lines, block)
+                    still = free[which].tolist()
+                    which, texts, places = which[still], list(compress(texts, still)), list(compress(places, still))
+        self._count_glog(lines, free)
+        return out
+
+    def _count_glog(self, lines: Lines, free: Array) -> None:
+        """Mooncake's lines, unless one may be the second half of a failure's line."""
+        left = np.flatnonzero(free)
+        starts, ends = lines.starts[left], lines.ends[left]
+        data = lines.data
+        if self.parser.unexplained is not None or any(b"failed for request" in data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)):
+            return
+        space = ((lines.words[starts] >> np.uint64(40)) & np.uint64(255)) == 32
+        plain = [at for at in left[space].tolist() if messages.is_plain_glog(lines.text[lines.starts[at] : lines.ends[at]])]
+        free[plain] = False
+        self.parser.lines["known"] += len(plain)
+        for name in ("glog", "Mooncake") if plain else ():
+            self.parser.counts[name] += len(plain)
+
+    def _may(self, form: Form) -> bool:
+        """Evidence for the clocks is gathered by the parser, and a row's role must be known."""
+        parser = self.parser
+        if form.name == "access":
+            return parser.has_served_enough
+        return parser.role is not None and (form.table != "stats" or parser.has_entry_gaps_enough)
+
+    def _keep(self, read: Read, lines: Lines, block: Block) -> None:
+        parser, rows = self.parser, len(read.at)
+        parser.counts.update(read.counts)
+        parser.lines["row" if read.form.table else "known"] += rows
+        parser.tags.update(tags for tags in set(read.tags) if tags)
+        parser.roles.update(read.sides)
+        if not read.form.table:
+            return
+        columns = {**read.columns, **self._places(np.array(read.at), lines, block), "ts": read.stamps}
+        columns["role"] = [role or parser.role for role in columns["role"]] if "role" in columns else parser.role
+        (self.events if read.form.table == "events" else self.stats).add_columns(rows, columns)
 
     # all other lines ------------------------------------------------------------------------------------------------
 
-    def _others(self, lines: Lines, free: Array, block: Block, found: list[_Found]) -> int:
+    def _others(self, lines: Lines, free: Array, block: Block, taken: _Taken) -> int:
         """The parser reads what is left, in order, told first what the lines taken before each said. Returns the line that told the role."""
         parser, data = self.parser, block.data
-        taken = _Taken(found)
         left = np.flatnonzero(free)
-        starts, ends = lines.starts.tolist(), lines.ends.tolist()
-        told_at = len(starts) if parser.role is None else -1
-        accesses, last_access = 0, -1
-        for at, before in zip(left.tolist(), np.searchsorted(taken.which, left).tolist(), strict=True):
-            start, end = starts[at], ends[at]
-            access = _ACCESS.fullmatch(data, start, end)
-            if access is not None and parser.first_stamp is not None and (access[1] == b"GET" or parser.has_served_enough):
-                accesses, last_access = accesses + 1, at
-                continue
+        starts, ends = lines.starts[left].tolist(), lines.ends[left].tolist()
+        told_at = len(lines.starts) if parser.role is None else -1
+        for at, start, end, before in zip(left.tolist(), starts, ends, np.searchsorted(taken.which, left).tolist(), strict=True):
             told_at = taken.tell(parser, at, before, told_at)
-            if last_access > taken.told and data[start] != 91:  # a line without a stamp may need the time of the line before
-                taken.told = last_access
-                parser.saw_line(data[starts[last_access] : ends[last_access]])
             seen = parser.stamps_seen
             parser.line(data[start:end], block.first_line + at, block.offset + start)
             if parser.stamps_seen != seen:
                 taken.told = at
-            if told_at == len(starts) and parser.role is not None:
+            if told_at == len(lines.starts) and parser.role is not None:
                 told_at = at
-        told_at = taken.tell(parser, len(starts), len(taken.which), told_at)
-        if last_access > taken.told:
-            parser.saw_line(data[starts[last_access] : ends[last_access]])
-        parser.lines["known"] += accesses
-        if accesses:
-            parser.counts["access"] += accesses
+        told_at = taken.tell(parser, len(lines.starts), len(taken.which), told_at)
         if lines.tail < len(data):
-            parser.line(data[lines.tail :], block.first_line + len(starts), block.offset + lines.tail)
+            parser.line(data[lines.tail :], block.first_line + len(lines.starts), block.offset + lines.tail)
         return told_at
 
 
 class _Taken:
     """What the lines taken of a block say to the ones between them: the time, and once the role."""
 
-    def __init__(self, found: list[_Found]) -> None:
-        self.which = np.concatenate([part.which for part in found]) if found else np.empty(0, np.int64)
+    def __init__(self, found: list[_Found], reads: list[Read]) -> None:
+        which = [part.which for part in found] + [np.array(read.at) for read in reads]
+        stamps = [part.columns["ts"] for part in found] + [np.array(read.stamps) for read in reads]
+        self.which = np.concatenate(which) if which else np.empty(0, np.int64)
         order = np.argsort(self.which)
         self.which = self.which[order]
-        self.stamps = np.concatenate([part.columns["ts"] for part in found])[order] if found else self.which
+        self.stamps = np.concatenate(stamps)[order] if stamps else self.which
         self.shown = min(((int(part.which[0]), part.template.shown) for part in found if part.template.shown), default=None)
         self.roles = {part.template.shown for part in found if part.template.shown}
         self.told = -1  # the line up to which the parser knows the time
@@ -195,6 +224,26 @@ class _Taken:
         return told_at
 
 
+def _by_head(lines: Lines, free: Array) -> dict[bytes, tuple[Array, list[int]]]:
+    """Stamped lines by the first characters of their message: line numbers, and where the message starts in each."""
+    left = np.flatnonzero(free)
+    starts = lines.starts[left]
+    bare = (lines.words[starts + _BARE - 2] & _TWO_BYTES) == _CLOSED
+    heads = lines.words[starts + _BARE]
+    tagged: dict[bytes, list[tuple[int, int]]] = {}
+    data = lines.data
+    for at, start in zip(left[~bare].tolist(), starts[~bare].tolist(), strict=True):
+        message = data.find(b"] ", start, start + _LONGEST_PREFIX) + 2
+        if message > _BARE and data[start] == 91:
+            tagged.setdefault(data[message : message + messages.HEAD], []).append((at, message - start))
+    out = {}
+    for head in messages.HEADS:
+        which = left[bare & (heads == int.from_bytes(head, "little"))]
+        other = tagged.get(head, [])
+        out[head] = np.append(which, np.array([at for at, _ in other], np.int64)), [_BARE] * len(which) + [place for _, place in other]
+    return out
+
+
 def _between_launches(block: Block) -> list[Block]:
     """A server start changes what later lines mean: the block in parts, cut behind each line that may be one."""
     parts, begin, line, at = [], 0, block.first_line, block.data.find(b"server_args=")
@@ -210,24 +259,14 @@ def _between_launches(block: Block) -> list[Block]:
     return parts
 
 
-_NUMPY = {pa.int32(): np.int32, pa.int64(): np.int64, pa.float64(): np.float64}
-
-
-def _array(values: Array, kind: pa.DataType) -> pa.Array:
-    """The numbers as an Arrow array, without a copy where the type is right already."""
-    values = np.ascontiguousarray(values, _NUMPY[kind])
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def _rest(template: Template, values: dict[str, Array], lines: Lines, rows: int) -> pa.DictionaryArray:
+def _rest(template: Template, values: dict[str, Array], lines: Lines, rows: int) -> str | list[str] | None:
     """The values without a column as JSON, the text that the parser would write."""
     units = {s.key: s.unit for s in template.segments if s.key}
     if not template.rest:
-        return pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()), pa.array([""], pa.string()))
+        return None
     if all(text is not None for _, text in template.rest):
-        fixed = as_json(dict(template.rest))
-        return pa.DictionaryArray.from_arrays(_array(np.zeros(rows, np.int32), pa.int32()), pa.array([fixed]))
-    data = lines.data.decode("latin-1")  # the places are ASCII
+        return as_json(dict(template.rest))
+    data = lines.text
     spans = {key: values[f"rest:{key}"].tolist() for key, text in template.rest if text is None}
     out = []
     for row in range(rows):
@@ -235,4 +274,4 @@ def _rest(template: Template, values: dict[str, Array], lines: Lines, rows: int)
         for key, text in template.rest:
             pairs[key] = text if text is not None else data[spans[key][0][row] : spans[key][1][row]] + units[key]
         out.append(as_json(pairs))
-    return pa.array(out, pa.string()).dictionary_encode()
+    return out

@@ -40,6 +40,11 @@ class Lines:
         self.comma_count = np.diff(np.append(self.first_comma, len(self.commas)))
         self.tail = int(self.ends[-1]) + 1 if len(self.ends) else 0  # behind the last newline
 
+    @cached_property
+    def text(self) -> str:
+        """The block, a character a byte."""
+        return self.data.decode("latin-1")
+
 
 @dataclass
 class _Texts:
@@ -144,10 +149,6 @@ class Layout:
             else:
                 good &= figures[row] < _LIMIT.get(segment.column, 1 << 31)
                 columns[segment.column] = figures[row]
-
-    @cached_property
-    def rest_is_fixed(self) -> bool:
-        return all(text is not None for _, text in self.template.rest)
 
 
 def _around_time(template: Template, length: int) -> list[tuple[int, int]]:

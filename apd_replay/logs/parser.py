@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from apd_replay.logs import batch, events, failures, known, server_args, time_stats
-from apd_replay.logs.prefix import STAMP, Piece, epoch, pieces, plain_piece, strip_terminal, unwrap
+from apd_replay.logs.prefix import Piece, epoch, pieces, plain_piece, strip_terminal, unwrap
 from apd_replay.logs.request_log import read as read_request_log
 from apd_replay.logs.rest import as_json
 from apd_replay.logs.shapes import Shapes
@@ -121,12 +121,9 @@ class LogParser:
     def has_served_enough(self) -> bool:
         return len(self.served) >= EVIDENCE_ROWS
 
-    def saw_line(self, raw: bytes) -> None:
-        """A line that is known to hold nothing but its stamp."""
-        match = STAMP.match(raw.decode())
-        stamp = epoch(match[1], match[2], match[3]) if match else None
-        if stamp is not None:
-            self.saw(stamp)
+    @property
+    def has_entry_gaps_enough(self) -> bool:
+        return len(self.entry_gaps) >= EVIDENCE_ROWS
 
     def saw(self, stamp: float) -> None:
         self.stamps_seen += 1

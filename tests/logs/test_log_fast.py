@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apd_replay.logs import collect as collecting
+from apd_replay.logs import parser as parsing
 from apd_replay.logs import reading
 from apd_replay.logs.collect import Log, collect, collect_all
 
@@ -60,6 +61,22 @@ def test_both_ways_agree_on_mixed_logs(seed: int, blocks: int, tmp_path: Path) -
     assert everything(collect([path], fast=True)) == everything(collect([path], fast=False))
 
 
+MESSAGES = [line for line, _, _ in L.EVENTS] + [L.STATS.removesuffix(", #retries=0"), L.STATS, L.ACCESS, L.GLOG_TIMEOUT, L.GLOG_TIMEOUT.replace("Sync batch data transfer timeout", "slices")]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_both_ways_agree_on_messages(seed: int, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages are read many at a time once the role is told and the clocks have their evidence: both soon here."""
+    monkeypatch.setattr(parsing, "EVIDENCE_ROWS", 5)
+    rng = random.Random(seed)
+    lines = [L.SERVER_ARGS.format(mode=rng.choice(["decode", "prefill"]))] + rng.choices(MESSAGES, k=1000) + rng.choices([*MESSAGES, *WHOLE], k=1000)
+    tags = ["] ", "] ", " TP0] ", " DP1 TP3] ", ".250 TP1] "]
+    odd = ["s1-2", 's"1', "s[2", "s.cpp:1", "s\\x", "sü", "s\r", "s\x1b[0m"]
+    path = tmp_path / "x.log"
+    path.write_text("\n".join(varied(rng, line).replace("] ", rng.choice(tags), 1).replace("s1-2", rng.choice(odd)) for line in lines) + "\n", newline="\n")
+    assert everything(collect([path], fast=True)) == everything(collect([path], fast=False))
+
+
 @pytest.mark.parametrize("lines", [
     # found by a fuzzer: the last time is that of a line that is only counted, with a line without a time behind it
     [L.T + "start", L.ACCESS.replace("POST", "GET").replace("16:00:03", "15:59:59"), "[TP0] no time here"],
@@ -81,6 +98,11 @@ def test_the_quick_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(collecting.LogParser, "line", lambda self, *args: seen.append(1) or original(self, *args))
     log = collect([path], fast=True)
     assert log.samples.rows == 200 * (len(L.BATCHES) - 1) and not seen
+    monkeypatch.setattr(parsing, "EVIDENCE_ROWS", 0)
+    typical = [line for line, _, _ in L.EVENTS if any(head in line for head in ("Session trim", "Retract requests", "Session opened", "Session closed", "KV released", "Error(bootstrap_room"))]
+    path.write_text("\n".join([L.SERVER_ARGS.format(mode="decode"), *(line for line in [*typical, L.ACCESS] for _ in range(200))]) + "\n")
+    log = collect([path], fast=True)
+    assert log.events.rows == 200 * len(typical) >= 2400 and len(seen) == 1
 
 
 @pytest.mark.skipif(not (RAW / "sglang-gpu-runs").is_dir(), reason="the raw runs (../shared/data) are not here")
