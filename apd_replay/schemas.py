@@ -91,17 +91,17 @@ REQUESTS = Table("requests", "One row a request.", _columns("""
     request_id           VARCHAR!  unique in the run
     session              VARCHAR!  session
     turn                 INTEGER!  turn in the session, from 0
-    path                 VARCHAR!  `seed`, `direct`, `fallback` or `dp`
+    path                 VARCHAR   `seed`, `direct`, `fallback` or `dp`; null where an imported run does not say
     prefill_worker       VARCHAR   the P that the router chose, also where a direct append left it unused
     decode_worker        VARCHAR   the D; under `dp` the worker
-    scheduled_t          DOUBLE!   when the turn was due
+    scheduled_t          DOUBLE    when the turn was due; null where an imported run does not say
     dispatched_t         DOUBLE    when the first byte left, after any wait for concurrency, pause and admission
     first_token_t        DOUBLE    first non-empty delta
     finished_t           DOUBLE    end of the answer, or when the failure was known
-    input_tokens         INTEGER!  prompt
+    input_tokens         INTEGER   prompt; null where an imported run does not say
     cached_tokens        INTEGER   part of the prompt that was not computed again
     output_tokens        INTEGER   generated tokens
-    admission            VARCHAR!  `admitted`, `rejected` or `none`
+    admission            VARCHAR   `admitted`, `rejected` or `none`; null where an imported run does not say
     pause_ms             DOUBLE    time spent in backpressure pauses
     bootstrap_room       BIGINT    joins client, P and D
     status               VARCHAR!  `ok`, `error` or `truncated` (in flight when the run was cut: not an error)
@@ -111,6 +111,8 @@ REQUESTS = Table("requests", "One row a request.", _columns("""
     finish_reason        VARCHAR   the server's word
     retractions          INTEGER   times the request was retracted
     slot_lost            BOOLEAN   a direct turn that had to compute its history again
+    reported_latency_s   DOUBLE    latency as an imported client states it, where it keeps no times; else null
+    reported_ttft_s      DOUBLE    time to the first token, likewise
 """), per_run=True)
 
 PATHS = ("seed", "direct", "fallback", "dp")

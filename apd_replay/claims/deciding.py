@@ -15,6 +15,7 @@ from apd_replay.claims.evidence import Cast, Evidence, Measured, Row, as_row, ga
 from apd_replay.claims.fairness import Comparison
 from apd_replay.claims.rules import Claim, Effect, Erratum, Rules
 from apd_replay.claims.verdicts import Condition, condition, decide, note, primary_p_values
+from apd_replay.warehouse import lacking
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,15 @@ def decide_all(connection: duckdb.DuckDBPyConnection, rules: Rules) -> Decided:
     runs = runs_of(connection)
     casts = casting(runs)
     facts = facts_of(runs)
+    imported = {run["experiment"] for run in runs if run["engine"] == "imported"}  # only these may lack what a claim needs
+    lacked = lacking.missing(connection, imported, (need for claim in rules.claims for need in claim.needs))
     connection.execute("CREATE OR REPLACE TEMP TABLE attempts AS FROM main.attempts")  # five claims ask for them: joined once
     rows = {claim.id: gather(connection, claim.id) for claim in rules.claims if not claim.withdrawn}
     errata = gather(connection, "errata") if rules.errata else []
     evidence = [row for found in rows.values() for row in found] + errata
     verdicts = []
     for cast in casts:
-        cases = [_Case(claim, Evidence(_of(rows.get(claim.id, []), cast), cast), facts) for claim in rules.claims]
+        cases = [_Case(claim, Evidence(_of(rows.get(claim.id, []), cast), cast), facts, lacked) for claim in rules.claims]
         stands = statistics.holm(primary_p_values((c.claim.id, c.conditions[0]) for c in cases if c.conditions))
         for case in cases:
             verdicts.append(case.row(cast, holm_stands=case.claim.id in stands))
@@ -72,6 +75,7 @@ class _Case:
     claim: Claim
     evidence: Evidence
     facts: dict[str, list[fairness.Stated]]
+    lacked: dict[str, set[str]]
 
     def __post_init__(self) -> None:
         self.compared: list[Comparison] = []
@@ -100,6 +104,8 @@ class _Case:
         confounders = [*self.claim.confounders, *dict.fromkeys(c for comparison in self.compared for c in comparison.confounders)]
         confounders += [f"runs of {e} were cut before their end" for e in used if e in cast.truncated]
         notes = list(verdict.notes) + [f"left out, as another experiment plays its part: {e}" for e in cast.left_out if e.split("@")[0] in {u.split("@")[0] for u in used}]
+        parts = dict.fromkeys(e for m in self.measured for e in m.experiments)
+        notes += [f"the runs of {e} lack {lacking.spoken(absent)}" for e in parts if (absent := self.lacked.get(e, set()) & self.claim.needs)]
         return {
             "claim": self.claim.id, "engine": cast.engine, "trace": cast.trace, "statement": self.claim.statement, "structural": self.claim.structural,
             "impact": self.claim.impact, "verdict": verdict.verdict, "leaning": verdict.leaning, "n": estimate.n if estimate else None,

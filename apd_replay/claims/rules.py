@@ -56,6 +56,7 @@ class Claim:
     fix_effect: Effect | None
     notes: Mapping[str, str]
     withdrawn: str | None
+    needs: frozenset[str] = frozenset()
 
     @property
     def conditions(self) -> list[Effect]:
@@ -92,7 +93,7 @@ def _claim(name: str, c: dict[str, Any]) -> Claim:
         id=name, statement=c["statement"], structural=c.get("structural"), impact=c.get("impact", ""), need_all=c.get("combine", "all") == "all",
         effects=tuple(map(_effect, c.get("effects", []))), engines=tuple(c["engines"]) if c.get("engines") else None,
         assumed_by_simulator=c.get("assumed_by_simulator", False), confounders=tuple(c.get("confounders", [])), fix=fix.get("text"),
-        fix_effect=_effect(fix["effect"]) if "effect" in fix else None, notes=c.get("notes", {}), withdrawn=c.get("withdrawn"),
+        fix_effect=_effect(fix["effect"]) if "effect" in fix else None, notes=c.get("notes", {}), withdrawn=c.get("withdrawn"), needs=frozenset(c.get("needs", [])),
     )  # fmt: skip
 
 

@@ -42,10 +42,10 @@ FILES = (
 )  # fmt: skip
 
 
-def write_record_tables(run_dir: Path, out_root: Path, experiment: str, replicate: int, started_ts: float) -> list[str]:
+def write_record_tables(run_dir: Path, out_root: Path, experiment: str, replicate: int, started_ts: float | None) -> list[str]:
     """Write the four tables under `out_root`/{table}/experiment=.../replicate=.../part-0.parquet, also where they are empty.
 
-    `started_ts`: UTC epoch of the run's t = 0. Returns one sentence for each file whose last line was cut (a killed run): the rows before
+    `started_ts`: UTC epoch of the run's t = 0; null times where nobody knows it. Returns one sentence for each file whose last line was cut (a killed run): the rows before
     it count. Any other line that cannot be read raises InputError with file, line and column, and nothing is written.
     """
     notices: list[str] = []
@@ -132,11 +132,11 @@ def _json_schema(file: _File) -> pa.Schema:
     return pa.schema([f.with_name(names.get(f.name, f.name)) for f in columns])
 
 
-def _complete(rows: pa.Table, file: _File, experiment: str, replicate: int, started_ts: float) -> pa.Table:
+def _complete(rows: pa.Table, file: _File, experiment: str, replicate: int, started_ts: float | None) -> pa.Table:
     """The table in the contract's names, order and types."""
     columns: dict[str, Any] = {file.keys.get(name, name): rows[name] for name in rows.column_names}
     if "ts" in columns:
-        columns["t"] = pc.round(pc.subtract(columns["ts"], started_ts), 6)
+        columns["t"] = pc.round(pc.subtract(columns["ts"], pa.scalar(started_ts, pa.float64())), 6)
     if file.table is schemas.REQUESTS:
         columns["error_message"] = pc.utf8_slice_codeunits(columns["error_message"], 0, 500)
     columns["experiment"] = pa.repeat(pa.scalar(experiment), rows.num_rows)

@@ -36,8 +36,7 @@ class Summary:
 def parse_run(run_dir: Path, out_root: Path, experiment: str | None = None, replicate: int | None = None) -> Summary:
     """Write every per-run table of schemas.py under `out_root`, also the empty ones. `experiment`, `replicate`: default run.json's."""
     manifest = _manifest(run_dir)
-    key = tables.Key(experiment or str(manifest["experiment"]), int(manifest["replicate"]) if replicate is None else replicate, float(manifest["started_ts"]))
-    assert key.started_ts is not None
+    key = tables.Key(experiment or str(manifest["experiment"]), int(manifest["replicate"]) if replicate is None else replicate, manifest["started_ts"])
     notices = write_record_tables(run_dir, out_root, key.experiment, key.replicate, key.started_ts)
 
     def path_of(table: str) -> Path:
@@ -49,7 +48,7 @@ def parse_run(run_dir: Path, out_root: Path, experiment: str | None = None, repl
     logs = collect_all(logs_in_order([p for p in files if p not in pages]).values(), run_dir)
     try:
         duration = manifest.get("duration_s")
-        window = (key.started_ts, key.started_ts + float(duration)) if duration else None
+        window = (key.started_ts, key.started_ts + float(duration)) if duration and key.started_ts is not None else None
         clocks = clocks_of(logs, requests, key.started_ts, window)
         links = links_of(logs, clocks, requests)
         tables.write_log_tables(logs, clocks, links, key, path_of)
@@ -58,7 +57,7 @@ def parse_run(run_dir: Path, out_root: Path, experiment: str | None = None, repl
     finally:
         for log in logs:
             log.close()
-    loads = snapshots.read_loads(run_dir / "loads.jsonl", key.started_ts)
+    loads = snapshots.read_loads(run_dir / "loads.jsonl", key.started_ts) if key.started_ts is not None else []
     for page in pages:
         loads += snapshots.read_snapshot(page, worker_name(page).split(".")[0], None)
     tables.write_rows(loads, schemas.LOADS, key, path_of("loads"))
@@ -122,7 +121,7 @@ def _manifest(run_dir: Path) -> dict[str, Any]:
         raise InputError(path, f"cannot be read: {error.strerror}", remedy="a run directory is whole once it has run.json") from None
     except ValueError as error:
         raise InputError(path, f"not valid JSON ({error})", remedy="write the run again") from None
-    for name, kinds in (("experiment", str), ("replicate", int), ("started_ts", (int, float))):
-        if not isinstance(content, dict) or not isinstance(content.get(name), kinds):
+    for name, kinds in (("experiment", str), ("replicate", int), ("started_ts", (int, float, type(None)))):
+        if not isinstance(content, dict) or name not in content or not isinstance(content[name], kinds):
             raise InputError(path, "missing or of the wrong type", column=name, remedy="see CONTRACT.md, run.json")
     return dict(content)

@@ -11,18 +11,24 @@ RESULTS = click.option("--results", type=click.Path(path_type=Path, file_okay=Fa
 
 
 @click.command("import")
-@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path, dir_okay=False), help="The trace that the runs replayed: any known format.")
-@click.option("--as", "experiment", metavar="ID", help="Experiment id to give them, instead of their own.")
+@click.option("--as", "experiment", metavar="ID", help="Experiment id to give them, instead of their own; other tools' files need one.")
+@click.option("--mapping", type=click.Path(path_type=Path, dir_okay=False), help="YAML that says where a client's lines hold the columns of `requests` (docs/import.md).")
 @RESULTS
-def import_runs(run_dirs: tuple[Path, ...], trace_file: Path | None, experiment: str | None, results: Path) -> None:
-    """Take in RUN_DIRS: run directories (docs/results.md) made elsewhere, checked before anything is written."""
-    from apd_replay.warehouse import database, importing
+@click.option("--config", "config_dir", type=click.Path(path_type=Path, file_okay=False), default=Path("config"), show_default=True, help="Folder with claims.yaml, to say what each claim lacks.")
+def import_runs(paths: tuple[Path, ...], trace_file: Path | None, experiment: str | None, mapping: Path | None, results: Path, config_dir: Path) -> None:
+    """Take in PATHS made elsewhere, checked before anything is written: run directories (docs/results.md), AIPerf's profile_export.jsonl,
+    SGLang bench_serving's JSONL, Dynamo's replay report, srt-slurm's log folders, other clients' JSONL with --mapping (docs/import.md)."""
+    from apd_replay.warehouse import database, importing, lacking
 
-    found = importing.import_runs(list(run_dirs), results, trace_file=trace_file, experiment=experiment, say=lambda text: click.echo(text, err=True))
+    found = importing.import_runs(list(paths), results, trace_file=trace_file, experiment=experiment, mapping=mapping, say=lambda text: click.echo(text, err=True))
     database.build(results)
     for run in found:
         click.echo(f"{run.experiment} replicate {run.replicate}: {run.manifest['requests']} requests, {run.manifest['errors']} errors, run {run.run_id}")
+    if (config_dir / "claims.yaml").is_file():
+        for line in lacking.report(results, dict.fromkeys(run.experiment for run in found), config_dir):
+            click.echo(line)
 
 
 @click.command()

@@ -1,4 +1,5 @@
-"""Run directories made elsewhere become stored runs with a manifest and tables (`apd import`).
+"""Runs made elsewhere become stored runs with a manifest and tables (`apd import`): run directories as they are, what other
+tools leave (sources/) by way of one.
 
 Everything is checked before anything is written: each directory against the contract, all of them against each other and against
 what the results folder holds. An imported run's id is the digest of its content, so that importing it twice changes nothing.
@@ -27,11 +28,13 @@ from apd_replay.replay import store
 from apd_replay.trace import table as trace_table
 from apd_replay.trace.load import load as load_trace
 from apd_replay.trace.model import Trace
+from apd_replay.warehouse.sources import finding, foreign
 
 _REQUIRED: dict[str, tuple[type, ...]] = {
     "experiment": (str,), "replicate": (int,), "status": (str,), "trace": (str,), "time_scale": (int, float),
     "started_ts": (int, float), "duration_s": (int, float), "requests": (int,), "errors": (int,),
 }  # fmt: skip
+_UNKNOWN = ("trace", "time_scale", "started_ts", "duration_s")  # null where another tool does not say
 _ENGINES = ("sglang", "sim", "emulator", "imported")
 _RUN_STATUSES = ("complete", "truncated", "failed")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
@@ -56,12 +59,47 @@ class Found:
         return int(self.manifest["replicate"])
 
 
-def import_runs(directories: list[Path], results: Path, *, trace_file: Path | None = None, experiment: str | None = None,
+def import_runs(paths: list[Path], results: Path, *, trace_file: Path | None = None, experiment: str | None = None, mapping: Path | None = None,
                 say: Callable[[str], None] = print) -> list[Found]:
     """Copy the runs into `results`, write their tables and manifests, and the trace's table where a trace is given.
 
-    `experiment` renames all of them. Raises InputError or ApdError with one line, and has written nothing then.
+    `experiment` renames all of them; runs of other tools have no name but this. Raises InputError or ApdError with one line, and
+    has written nothing then.
     """
+    with tempfile.TemporaryDirectory(prefix="apd-import-") as scratch:
+        trace_name = trace_file.name.split(".")[0] if trace_file else None
+        return _import(_run_directories(paths, Path(scratch), experiment, mapping, trace_name, results, say), results, trace_file, experiment, say)
+
+
+def _run_directories(paths: list[Path], scratch: Path, experiment: str | None, mapping: Path | None, trace: str | None, results: Path,
+                     say: Callable[[str], None]) -> list[Path]:
+    """Each path as a run directory; those of other tools are written into `scratch`, numbered behind the replicates that are there."""
+    out: list[Path] = []
+    taken = _taken(results, experiment)
+    for path in paths:
+        if finding.is_run_directory(path) and mapping is None:
+            out.append(path)
+            continue
+        for run in finding.read(path, mapping):
+            if experiment is None:
+                raise ApdError(f"{path}: {run.tool} names no experiment; give it an id with --as ID")
+            for sentence in run.says:
+                say(f"{path.name}: {sentence}")
+            directory = scratch / str(len(out))
+            content = foreign.write_files(run, directory)
+            replicate = taken.setdefault(content, max(taken.values(), default=0) + 1)
+            foreign.write_manifest(run, directory, experiment=experiment, replicate=replicate, trace=trace, content=content)
+            out.append(directory)
+    return out
+
+
+def _taken(results: Path, experiment: str | None) -> dict[str, int]:
+    """Replicates of the experiment that are there, by the content they were imported with: the same file again is the same replicate."""
+    own = [m for m in store.manifests(results) if m["experiment"] == experiment]
+    return {str((m.get("source") or {}).get("content", f"replicate {m['replicate']}")): m["replicate"] for m in own}
+
+
+def _import(directories: list[Path], results: Path, trace_file: Path | None, experiment: str | None, say: Callable[[str], None]) -> list[Found]:
     found = [_examine(d, experiment) for d in directories]
     _check_collisions(found, results)
     trace = _trace_of(found, trace_file) if trace_file else None
@@ -88,7 +126,8 @@ def _examine(directory: Path, experiment: str | None) -> Found:
     if experiment is not None:
         manifest["experiment"] = experiment
     _check_id(directory / "run.json", "experiment", manifest["experiment"])
-    _check_id(directory / "run.json", "trace", manifest["trace"])
+    if manifest["trace"] is not None:
+        _check_id(directory / "run.json", "trace", manifest["trace"])
     notices = _check_rows(directory, manifest)
     return Found(directory, manifest, _digest(directory, manifest["experiment"]), tuple(notices))
 
@@ -104,6 +143,8 @@ def _manifest(file: Path) -> dict[str, Any]:
         raise InputError(file, "expected a JSON object")
     for key, kinds in _REQUIRED.items():
         value = content.get(key)
+        if value is None and key in _UNKNOWN and content.get("engine") == "imported":
+            continue
         if not isinstance(value, kinds) or isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
             problem = "is missing" if value is None else f"{json.dumps(value)[:60]} is not {_WORDS[kinds[-1]]}"
             raise InputError(file, problem, column=key, remedy=f"expected {_WORDS[kinds[-1]]}")
@@ -123,7 +164,7 @@ def _check_id(file: Path, key: str, value: str) -> None:
 def _check_rows(directory: Path, manifest: dict[str, Any]) -> list[str]:
     """Read the rows once, into nowhere, and compare them with what run.json says. Returns notices (a cut last line)."""
     with tempfile.TemporaryDirectory() as scratch:
-        notices = write_record_tables(directory, Path(scratch), "x", 0, float(manifest["started_ts"]))
+        notices = write_record_tables(directory, Path(scratch), "x", 0, manifest["started_ts"])
         rows = pq.read_table(table_path(Path(scratch), "requests", "x", 0), columns=["request_id", "status"], partitioning=None)
     ids = rows["request_id"]
     if len(pc.unique(ids)) < len(ids):

@@ -107,10 +107,10 @@ def test_one_wrong_directory_among_several_leaves_nothing_behind(tmp_path: Path)
 
 
 def test_other_things_that_are_no_run_directories(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="is no file or folder"):
         take_in(tmp_path / "nowhere", results=tmp_path / "results")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"run\.json: is missing; run\.json marks a whole run"):
+    with pytest.raises(InputError, match=r"empty: run\.json is missing, and nothing else in it is known; run\.json marks a whole run"):
         take_in(tmp_path / "empty", results=tmp_path / "results")
     twice = make(tmp_path / "twice", rows=[REQUEST, {**FAILED, "request_id": "a-0"}])
     with pytest.raises(InputError, match=r"request_id 'a-0' stands there twice"):

@@ -34,7 +34,7 @@ up() {
     cat >"$state/slurm.conf" <<CONF
 ClusterName=apd
 SlurmctldHost=$node(127.0.0.1)
-NodeName=$node NodeAddr=127.0.0.1 CPUs=8 RealMemory=64000 Gres=gpu:8
+NodeName=$node NodeAddr=127.0.0.1 CPUs=8 RealMemory=1000000 Gres=gpu:8
 PartitionName=all Nodes=$node Default=YES MaxTime=1-0
 GresTypes=gpu
 SelectType=select/cons_tres

@@ -10,16 +10,17 @@ SELECT experiment, replicate,
 FROM (SELECT *, coalesce(config -> '$.settings', config) AS settings FROM runs);
 
 -- Requests without the warm-up turns. latency_s and ttft_s: what the server did, of answered requests only.
--- response_s and response_ttft_s: what the agent felt, from the time the turn was due; infinite where it failed, null where it was cut.
+-- response_s and response_ttft_s: what the agent felt, from the time the turn was due; infinite where it failed, null where it was cut
+-- and where an imported run does not say when it was due. Imported clients without times state latencies themselves.
 -- tpot_s: time per output token behind the first. elapsed_s: dispatch to end, whatever the outcome.
 CREATE VIEW requests AS
 SELECT r.*,
-    finished_t - dispatched_t AS elapsed_s,
-    CASE WHEN status = 'ok' THEN finished_t - dispatched_t END AS latency_s,
-    CASE WHEN status = 'ok' THEN first_token_t - dispatched_t END AS ttft_s,
-    CASE status WHEN 'ok' THEN finished_t - scheduled_t WHEN 'error' THEN 'inf'::DOUBLE END AS response_s,
-    CASE status WHEN 'ok' THEN first_token_t - scheduled_t WHEN 'error' THEN 'inf'::DOUBLE END AS response_ttft_s,
-    CASE WHEN status = 'ok' AND output_tokens > 1 THEN (finished_t - first_token_t) / (output_tokens - 1) END AS tpot_s
+    coalesce(finished_t - dispatched_t, reported_latency_s) AS elapsed_s,
+    CASE WHEN status = 'ok' THEN elapsed_s END AS latency_s,
+    CASE WHEN status = 'ok' THEN coalesce(first_token_t - dispatched_t, reported_ttft_s) END AS ttft_s,
+    CASE WHEN scheduled_t IS NOT NULL THEN CASE status WHEN 'ok' THEN finished_t - scheduled_t WHEN 'error' THEN 'inf'::DOUBLE END END AS response_s,
+    CASE WHEN scheduled_t IS NOT NULL THEN CASE status WHEN 'ok' THEN first_token_t - scheduled_t WHEN 'error' THEN 'inf'::DOUBLE END END AS response_ttft_s,
+    CASE WHEN output_tokens > 1 THEN (latency_s - ttft_s) / (output_tokens - 1) END AS tpot_s
 FROM all_requests r JOIN run_settings s USING (experiment, replicate)
 WHERE r.turn >= s.warmup_turns;
 
