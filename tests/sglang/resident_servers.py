@@ -136,9 +136,9 @@ def has_pieces(cluster: Cluster, decode: str, rid: str, *, last: bool) -> bool:
     return any(e["rid"] == rid and (not last or not e["chunk"]) for e in plugin_events(cluster, decode, "append", wait_s=0))
 
 
-def used(cluster: Cluster, decode: str) -> int:
-    """KV tokens in use by SGLang's own account: neither free nor evictable."""
-    return int(httpx.get(f"{cluster.specs[decode].address.url}/v1/loads?include=all", timeout=TIMEOUT_S).json()["loads"][0]["num_used_tokens"])
+def used(cluster: Cluster, decode: str) -> float:
+    """Share of the pool that is neither free nor cached without a holder, by SGLang's allocator and tree."""
+    return float(state(cluster, decode)["token_usage"])
 
 
 def plugin_events(cluster: Cluster, server: str, *kinds: str, wait_s: float = 0.3) -> list[dict[str, Any]]:
