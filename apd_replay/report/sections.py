@@ -1,4 +1,4 @@
-"""The report's sections, in their order: anchor, headline, claims, gaps, runs, simulation error, provenance."""
+"""The report's sections, in their order: the remedies where they were run, anchor, headline, claims, gaps, runs, simulation error, provenance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from apd_replay.claims.verdicts import State
-from apd_replay.report import claim_figures, provenance, session_figures, worker_figures
+from apd_replay.report import claim_figures, provenance, remedies, session_figures, worker_figures
 from apd_replay.report.evidence import Evidence, select
 from apd_replay.report.model import (
     Block,
@@ -24,7 +24,7 @@ from apd_replay.report.model import (
 from apd_replay.report.numbers import MISSING, estimate, listed
 from apd_replay.report.source import Group, Row, Source, natural
 
-CLAIMS = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "headline")
+CLAIMS = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "headline")
 HEADLINE_TABLE = (
     "errors",
     "latency_mean",
@@ -48,6 +48,7 @@ def build(source: Source) -> Report:
         (_verdict(v) for v in source.verdicts), key=lambda v: (_rank(v.claim), source.groups().index(Group(v.engine, v.trace)))
     )
     sections = [
+        *remedies.sections(source.results),
         _headline(source, verdicts),
         *(_claim(source, c, verdicts) for c in _claims(source) if c != "headline"),
         *_runs(source),

@@ -14,7 +14,7 @@ from apd_replay.claims.rules import load
 from .conftest import World
 
 ROOT = Path(__file__).parents[2]
-CLAIMS = ("s0", "s1", "s2", "s3", "s4", "s5", "s7", "s8", "s9", "headline")
+CLAIMS = ("s0", "s1", "s2", "s3", "s4", "s5", "s7", "s8", "s9", "s10", "headline")
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
@@ -184,6 +184,33 @@ def test_s9_same_shard_over_other_shard_during_a_stall(world: World) -> None:
     late = room(4, decode_worker="decode-4", dispatched_t=35.0, first_token_t=99.0, finished_t=99.0)  # after the stall
     world.run(requests=[room(1, **FAILED), beside(2, 4, 6.0), beside(3, 1, 2.0), late], transfers=shards)
     assert world.value("s9", "shard_delay_ratio") == 3.0
+
+
+def dead_p(world: World, experiment: str, *, hangs: bool) -> None:
+    """P dies at 15 s; D is asked five times afterwards, and its last line says when it stopped."""
+    gone = {"turn": 1, "path": "fallback", "status": "error", "error_kind": "connection", "finished_t": 15.0}
+    slow = {"status": "error", "error_kind": "client_timeout", "finished_t": 40.0} if hangs else {"finished_t": 31.0}
+    direct = [{"turn": 2, "path": "direct", "prefill_worker": None, "dispatched_t": 30.0, **slow}, {"turn": 2, "path": "direct", "prefill_worker": None, "dispatched_t": 16.0}]
+    calls = [{"decode_worker": "decode-0", "t": 40.0 + k, "latency_s": 10.0 if hangs and k else 0.01 if k else 20.0} for k in range(4)]  # the first was asked too early to count
+    world.run(experiment, requests=[{}, gone, {**gone, "finished_t": 20.0}, *direct], admissions=[c for c in calls if hangs or c["t"] > 40],
+              samples=[{"worker": "decode-0", "t": 17.0 if hangs else 99.0}], events=[{"worker": "decode-0", "kind": "waiting_timeout", "t": 5.0}])  # fmt: skip
+
+
+def test_s10_a_d_that_answers_nothing_after_its_ps_death_is_wedged(world: World) -> None:
+    dead_p(world, "dead-p", hangs=True)
+    dead_p(world, "dead-p-nixl", hangs=False)
+    link = "prefill-0>decode-0"
+    assert [world.value("s10", m, 1, link, "dead-p") for m in ("hung", "answered", "silence_s", "waiting_timeouts")] == [4, 0, 83.0, 0]
+    assert [world.value("s10", m, 1, link, "dead-p-nixl") for m in ("hung", "answered", "silence_s")] == [0, 4, 1.0]
+    assert world.value("s10", "wedged_share", experiment="dead-p") == 1
+    assert world.value("s10", "wedged_share", experiment="dead-p-nixl") == 0
+
+
+def test_s10_says_nothing_of_a_p_that_came_back_or_a_d_that_nobody_asked(world: World) -> None:
+    gone = {"turn": 1, "path": "fallback", "status": "error", "error_kind": "connection", "finished_t": 15.0}
+    world.run("E0", requests=[gone, {"path": "fallback", "first_token_t": 20.0, "finished_t": 21.0}])
+    world.run("E1", requests=[gone])
+    assert world.figures("s10", "wedged_share") == []
 
 
 def test_headline_quantiles_of_response_count_a_failed_turn_as_infinite(world: World) -> None:

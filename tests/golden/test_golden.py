@@ -150,7 +150,7 @@ def test_verdicts(ask: Ask, figures: dict[str, Any]) -> None:
     assert unknown_s9[0] == "undecided"
     assert found == {
         "s0": ("holds", None), "s1": ("holds", None), "s2": ("undecided", "holds"), "s3": ("undecided", "refuted"), "s4": ("undecided", None),
-        "s5": ("undecided", "holds"), "s6": ("withdrawn", None), "s7": ("partly", None), "s8": ("holds", None), "headline": ("provisional", "holds"),
+        "s5": ("undecided", "holds"), "s6": ("withdrawn", None), "s7": ("partly", None), "s8": ("holds", None), "s10": ("undecided", None), "headline": ("provisional", "holds"),
     }  # fmt: skip
     [(n, engine, trace)] = ask("SELECT n, engine, trace FROM verdicts WHERE claim = 'headline'")
     assert (n, engine, trace) == (1, "imported", "golden-swebench-52")

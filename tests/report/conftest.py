@@ -282,6 +282,7 @@ WORDS = {
     "s7": "partly",
     "s8": "holds",
     "s9": "refuted",
+    "s10": "undecided",
     "headline": "provisional",
 }
 

@@ -123,6 +123,7 @@ def test_verdicts_and_their_engine(tree: Node) -> None:
         "s7": "partly",
         "s8": "holds",
         "s9": "undecided",
+        "s10": "undecided",
         "headline": "provisional",
     }
     assert "leaning to holds" in rows["s2"].text and "leaning to refuted" in rows["s3"].text
