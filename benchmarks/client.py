@@ -25,7 +25,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ ROOT = HERE.parent
 FIRST_ROW = 1000  # row i asks for FIRST_ROW + i tokens, which names it to the server
 CHUNKS = 16
 LIMIT_S = 300
+SAMPLE_S = 0.2
 BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
 
 
@@ -136,12 +137,12 @@ def _mooncake(load: Load, folder: Path) -> str:
     return str(folder / "load.jsonl")
 
 
-def sglang(python: str) -> Command:
+def sglang(python: str, tokenizer: Path) -> Command:
     def command(load: Load, url: str, folder: Path) -> tuple[list[str], dict[str, str]]:
         limit = ["--max-concurrency", str(load.in_flight)] if load.in_flight else []
         return [python, "-m", "sglang.bench_serving", "--backend", "sglang", "--base-url", url, "--dataset-name", "mooncake", "--dataset-path", _mooncake(load, folder),
                 "--num-prompts", str(len(load.rows)), "--use-trace-timestamps", "--mooncake-num-rounds", "1", "--model", "mock",
-                "--tokenizer", str(Path(python).parent.parent / "tiny-llama"), "--warmup-requests", "0", "--disable-tqdm",
+                "--tokenizer", str(tokenizer), "--warmup-requests", "0", "--disable-tqdm",
                 "--output-file", str(folder / "out.jsonl"), *limit], {"HF_HUB_OFFLINE": "1", "SGLANG_USE_CPU_ENGINE": "1"}  # fmt: skip
 
     return command
@@ -185,14 +186,15 @@ def measure(command: Command, load: Load) -> Outcome:
                 if process.returncode:
                     raise SystemExit(f"{argv[0]} ended with {process.returncode}: {Path(folder / 'stderr').read_text()[-2000:]} {Path(folder / 'stdout').read_text()[-1000:]}")
             rows = json.load(urllib.request.urlopen(f"{url}/rows"))
-            return _judged(load, folder, rows, usage.ru_utime + usage.ru_stime, wall, max(peak.mb, usage.ru_maxrss / 1024), load1)
+            return _judged(load, folder, rows, usage.ru_utime + usage.ru_stime, wall, peak.mb, load1)
     finally:
         server.terminate()
         server.wait()
 
 
 class _Peak:
-    """Memory of a process and its children, the largest sum seen; ends a client that runs too long."""
+    """Memory of a process and its children: the sum of their own peaks, the largest seen; ends a client that runs too long.
+    (The kernel's figure for a child that has ended counts what it shared with us before it became another program.)"""
 
     def __init__(self, pid: int) -> None:
         self.mb, self._pid, self._ended = 0.0, pid, threading.Event()
@@ -201,29 +203,23 @@ class _Peak:
 
     def _watch(self) -> None:
         deadline = time.monotonic() + LIMIT_S
-        while not self._ended.wait(0.5):
+        while not self._ended.wait(SAMPLE_S):
             self.mb = max(self.mb, self._now())
             if time.monotonic() > deadline:
                 os.killpg(self._pid, signal.SIGKILL)
                 return
 
     def _now(self) -> float:
-        children: dict[int, list[int]] = {}
-        size: dict[int, int] = {}
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = stat.read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            pid = int(stat.parent.name)
-            children.setdefault(int(fields[1]), []).append(pid)
-            size[pid] = int(fields[21]) * 4096
-        total, left = 0, [self._pid]
+        total, left = 0.0, [self._pid]
         while left:
             pid = left.pop()
-            total += size.get(pid, 0)
-            left += children.get(pid, [])
-        return total / 1e6
+            try:
+                said = Path(f"/proc/{pid}/status").read_text()
+                left += [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+            except OSError:
+                continue
+            total += sum(int(line.split()[1]) for line in said.splitlines() if line.startswith("VmHWM"))
+        return total * 1024 / 1e6
 
     def stop(self) -> None:
         self._ended.set()
@@ -269,15 +265,18 @@ def three(values: list[float]) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=1)
+    options.add_argument("--priority", type=int, default=0, help="nice value of clients and server alike; below 0 (root only) keeps other work of the machine out")
     options.add_argument("--quick", action="store_true", help="a tenth of the load")
     options.add_argument("--sglang", metavar="PYTHON")
     options.add_argument("--aiperf", metavar="AIPERF")
-    options.add_argument("--tokenizer", type=Path, help="folder of a tokenizer, for --aiperf")
+    options.add_argument("--tokenizer", type=Path, help="folder of a tokenizer, for the two (benchmarks/load/tokenizer.py makes one)")
     options.add_argument("--write", type=Path)
     given = options.parse_args()
+    if given.priority:
+        os.nice(given.priority)
     tools: dict[str, Command] = {"apd replay": ours, "plain asyncio": reference("raw"), "aiohttp": reference("aiohttp")}
     if given.sglang:
-        tools["SGLang bench_serving"] = sglang(given.sglang)
+        tools["SGLang bench_serving"] = sglang(given.sglang, given.tokenizer)
     if given.aiperf:
         tools["AIPerf"] = aiperf(given.aiperf, given.tokenizer)
     part = 10 if given.quick else 1
@@ -315,8 +314,8 @@ def tables(found: dict[tuple[str, str], list[Outcome]], tools: list[str], loads:
         return 1000 * (middle(tool, many, lambda o: o.cpu_s) - middle(tool, few, lambda o: o.cpu_s)) / (len(many.rows) - len(few.rows))
 
     floor = marginal("aiohttp")
-    when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    out = [f"{when}, {os.cpu_count()} cores, load average {min(load1):.1f} to {max(load1):.1f} when a run began, Python {sys.version.split()[0]}, {rounds} round(s): "
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    out = [f"{when}, {os.cpu_count()} cores, load average {min(load1):.1f} to {max(load1):.1f} when a run began, nice {os.nice(0)}, Python {sys.version.split()[0]}, {rounds} round(s): "
            "medians over the rounds, quantiles over all their requests. Written by `python benchmarks/client.py`.", "",
            f"**Cost.** {len(many.rows):,} streamed requests of {CHUNKS} events, bodies of 4 KB, {many.in_flight} in flight, a server that answers at once.", "",
            "| client | marginal CPU s per 1,000 requests | x aiohttp | start-up CPU s | requests a second | peak memory MB |", "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip

@@ -62,7 +62,7 @@ def test_a_port_that_is_taken_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with emulate("E6", "--port", str(port)) as process:
-            out, error = process.communicate(timeout=60)
+            _, error = process.communicate(timeout=60)
     assert process.returncode == 1 and error.count("\n") == 1 and f"worker-0: cannot listen on 127.0.0.1:{port}" in error
 
 
