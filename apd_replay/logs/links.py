@@ -37,6 +37,7 @@ class Links:
     sessions: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     latches: dict[tuple[str, int], str] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)  # of a D, where not 1
+    queues: dict[str, int] = field(default_factory=dict)  # of a P for each D, where the run states them
 
     def other_side(self, event: Event) -> str | None:
         """The worker at the other end of an event's link; None where no shared room tells it."""

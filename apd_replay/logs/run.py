@@ -51,6 +51,7 @@ def parse_run(run_dir: Path, out_root: Path, experiment: str | None = None, repl
         window = (key.started_ts, key.started_ts + float(duration)) if duration and key.started_ts is not None else None
         clocks = clocks_of(logs, requests, key.started_ts, window)
         links = links_of(logs, clocks, requests)
+        links.queues = _queues(manifest.get("workers"))
         tables.write_log_tables(logs, clocks, links, key, path_of)
         events = (event for log, clock in zip(logs, clocks, strict=True) for event in tables.events_of(log, clock))
         tables.write_rows(transfers.join(requests, events, links, key.started_ts), schemas.TRANSFERS, key, path_of("transfers"))
@@ -105,6 +106,12 @@ def links_of(logs: list[Log], clocks: list[Clock], requests: Iterable[dict[str, 
     links = link_search.find(events, prefill_of, decode_of, addresses)
     links.ranks = {log.worker: int(log.arguments["tp_size"]) for log in logs if log.arguments.get("tp_size", "").isdecimal()}
     return links
+
+
+def _queues(workers: Any) -> dict[str, int]:
+    """D -> the P's transfer queue that serves it, where run.json states it."""
+    stated = {name: worker.get("transfer_queue") for name, worker in workers.items() if isinstance(worker, dict)} if isinstance(workers, dict) else {}
+    return {name: queue for name, queue in stated.items() if isinstance(queue, int)}
 
 
 def _requests(path: Path) -> list[dict[str, Any]]:

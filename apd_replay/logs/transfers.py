@@ -76,8 +76,9 @@ def _ended(row: dict[str, Any], request: dict[str, Any] | None) -> float | None:
 
 
 def shard(links: Links, decode_worker: str | None) -> int | None:
-    """The P's transfer queue that serves this D: the sum of its ports. None unless the Mooncake session of each of its ranks is known."""
-    if decode_worker is None:
-        return None
+    """The P's transfer queue that serves this D: as the run states it, else the sum of the D's ports. None unless the Mooncake session of
+    each of its ranks is known."""
+    if decode_worker is None or decode_worker in links.queues:
+        return links.queues.get(decode_worker or "")
     ports = [int(port) for port in (s.rpartition(":")[2] for s in links.sessions.get(decode_worker, ())) if port.isdecimal()]
     return sum(ports) % QUEUES if len(ports) == links.ranks.get(decode_worker, 1) else None

@@ -113,6 +113,14 @@ def test_transfers_join_the_three_sides(tmp_path: Path) -> None:
     assert peers == [("link_latched", "decode-0"), ("transfer_error", "decode-0"), ("peer_dead", "decode-0"), ("peer_dead", "decode-0"), ("abort", None)]
 
 
+def test_a_run_that_states_its_queues_gives_healthy_links_a_shard(tmp_path: Path) -> None:
+    """No line of a log names a D whose link never failed."""
+    requests = [request(1, "a", "prefill-0", "decode-0", 5.0, status="ok"), request(2, "b", "prefill-0", "decode-1", 5.0, status="ok")]
+    run = make_run(tmp_path / "run", {}, requests, workers={"decode-0": {"transfer_queue": 3}, "decode-1": {"pool_tokens": 7}})
+    parse_run(run, tmp_path / "out")
+    assert [(r["decode_worker"], r["shard"]) for r in table(tmp_path / "out", "transfers")] == [("decode-0", 3), ("decode-1", None)]
+
+
 def test_a_latch_is_matched_with_the_failure_behind_it_only() -> None:
     def event(kind: str, line: int, **other: Any) -> Event:
         return Event("prefill-0", "prefill", kind, other.get("room"), other.get("peer"), "f", line, None, other.get("endpoint", False))
