@@ -1,11 +1,12 @@
 """How much does the replay's client cost, and how punctual is it? Beside a plain asyncio and an aiohttp client of the same load, and other tools.
 
-    python benchmarks/client.py [--rounds 3] [--quick] [--sglang PYTHON] [--aiperf AIPERF] [--write docs/benchmarks.md]
+    python benchmarks/client.py [--full] [--rounds 3] [--sglang PYTHON] [--aiperf AIPERF] [--tokenizer FOLDER] [--write docs/benchmarks.md]
 
 Every client talks to the same mock server (benchmarks/load/mock_server.py), whose clock judges them: when a request was complete, when its answer
 ended. Ours is the whole command `apd replay`, with its plan, checks and records; the references only send and read (benchmarks/load/reference.py).
 CPU is user + system of the client's processes; marginal = (a run of many requests - a run of 20) / their difference. Other work may share
 the machine, so compare rows of one table, never figures of two. --sglang takes a Python that has SGLang's bench_serving, --aiperf its executable.
+Exit status 1 where a goal that a busy machine cannot spoil is missed: start-up, memory, order of turns.
 """
 
 from __future__ import annotations
@@ -99,6 +100,10 @@ class Outcome:
     early: int = 0  # turns that came before their predecessor's end
 
 
+class ClientFailed(Exception):
+    """A client that did not carry its load out."""
+
+
 Command = Callable[[Load, str, Path], tuple[list[str], dict[str, str]]]
 
 
@@ -184,7 +189,7 @@ def measure(command: Command, load: Load) -> Outcome:
                 wall = time.monotonic() - began
                 process.returncode = os.waitstatus_to_exitcode(status)
                 if process.returncode:
-                    raise SystemExit(f"{argv[0]} ended with {process.returncode}: {Path(folder / 'stderr').read_text()[-2000:]} {Path(folder / 'stdout').read_text()[-1000:]}")
+                    raise ClientFailed(f"{argv[0]} ended with {process.returncode}: {Path(folder / 'stderr').read_text()[-2000:]} {Path(folder / 'stdout').read_text()[-1000:]}")
             rows = json.load(urllib.request.urlopen(f"{url}/rows"))
             return _judged(load, folder, rows, usage.ru_utime + usage.ru_stime, wall, peak.mb, load1)
     finally:
@@ -229,7 +234,7 @@ class _Peak:
 def _judged(load: Load, folder: Path, rows: list[list[Any]], cpu_s: float, wall_s: float, rss_mb: float, load1: float) -> Outcome:
     by_row = {row: (arrived, ended) for row, arrived, ended, _, _ in rows if row >= 0}
     if len(by_row) != len(load.rows):
-        raise SystemExit(f"{load.name}: {len(by_row)} of {len(load.rows)} requests arrived")
+        raise ClientFailed(f"{load.name}: {len(by_row)} of {len(load.rows)} requests arrived")
     span = max(e for _, e in by_row.values()) - min(a for a, _ in by_row.values())
     out = Outcome(cpu_s, wall_s, rss_mb, len(by_row), len(by_row) / span if span else 0.0, load1)
     said = (folder / "stdout").read_text().splitlines()
@@ -266,7 +271,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--priority", type=int, default=0, help="nice value of clients and server alike; below 0 (root only) keeps other work of the machine out")
-    options.add_argument("--quick", action="store_true", help="a tenth of the load")
+    options.add_argument("--full", action="store_true", help="the whole load; without it a tenth, in a minute or two")
     options.add_argument("--sglang", metavar="PYTHON")
     options.add_argument("--aiperf", metavar="AIPERF")
     options.add_argument("--tokenizer", type=Path, help="folder of a tokenizer, for the two (benchmarks/load/tokenizer.py makes one)")
@@ -279,62 +284,112 @@ def main() -> None:
         tools["SGLang bench_serving"] = sglang(given.sglang, given.tokenizer)
     if given.aiperf:
         tools["AIPerf"] = aiperf(given.aiperf, given.tokenizer)
-    part = 10 if given.quick else 1
-    loads = [closed(20), closed(2000 // part), poisson(50, 20 / part), poisson(500, 10 / part), growing(30 // part), many_sessions(10_000 // part, 500)]
+    part = 1 if given.full else 10
+    loads = [closed(20), closed(2000 if given.full else 1000), poisson(50, 20 / part), poisson(500, 10 / part), growing(30 // part), many_sessions(10_000 // part, 500)]
     only_first_three = {loads[4].name, loads[5].name}  # the others have no sessions in this form
     found: dict[tuple[str, str], list[Outcome]] = {}
+    failed: set[str] = set()  # left out from there on
     for _ in range(given.rounds):
         for load in loads:
             for k, (tool, command) in enumerate(tools.items()):
-                if k < 3 or load.name not in only_first_three:
-                    outcome = measure(command, load)
+                if tool not in failed and (k < 3 or load.name not in only_first_three):
+                    try:
+                        outcome = measure(command, load)
+                    except ClientFailed as failure:
+                        print(f"{tool}, {load.name}: {failure}", file=sys.stderr)
+                        failed.add(tool)
+                        continue
                     found.setdefault((tool, load.name), []).append(outcome)
                     print(json.dumps({"tool": tool, "load": load.name, "cpu_s": round(outcome.cpu_s, 2), "wall_s": round(outcome.wall_s, 1), "rss_mb": round(outcome.rss_mb),
                                       "rate": round(outcome.rate, 1), "late": three(outcome.late), "own_late": three(outcome.own_late), "gap_error": three(outcome.gap_error),
                                       "early": outcome.early, "load1": outcome.load1}), flush=True)  # fmt: skip
-    page = tables(found, list(tools), loads, given.rounds)
+    if not_ours := failed & set(list(tools)[:3]):
+        sys.exit(f"no table without {', '.join(not_ours)}")
+    reached = goals(found, loads)
+    page = tables(found, list(tools), loads, given.rounds) + "\n" + "\n".join(
+        ["**Goals.**", "", "| what | measured | goal | met |", "| --- | --- | --- | --- |",
+         *(f"| {g.what} | {g.measured:.2f} | at most {g.most:g} | {'yes' if g.met else 'no'} |" for g in reached)]) + "\n"  # fmt: skip
     print(page)
     if given.write:
         text = given.write.read_text() if given.write.exists() else f"{BEGIN}\n{END}\n"
         head, _, rest = text.partition(BEGIN)
         given.write.write_text(head + BEGIN + "\n" + page + END + rest.partition(END)[2])
+    if missed := [g.what for g in reached if g.sure and not g.met]:
+        sys.exit(f"missed: {'; '.join(missed)}")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """`sure`: a busy machine cannot spoil it."""
+
+    what: str
+    measured: float
+    most: float
+    sure: bool
+
+    @property
+    def met(self) -> bool:
+        return self.measured <= self.most
+
+
+def middle(runs: list[Outcome], value: Callable[[Outcome], float]) -> float:
+    return statistics.median(map(value, runs))
+
+
+def marginal(found: dict[tuple[str, str], list[Outcome]], tool: str, few: Load, many: Load) -> float:
+    """CPU seconds of 1,000 more requests."""
+    more = middle(found[tool, many.name], lambda o: o.cpu_s) - middle(found[tool, few.name], lambda o: o.cpu_s)
+    return 1000 * more / (len(many.rows) - len(few.rows))
+
+
+def goals(found: dict[tuple[str, str], list[Outcome]], loads: list[Load]) -> list[Goal]:
+    few, many, slow, _, growth, sessions = loads
+    mine = {load.name: found["apd replay", load.name] for load in loads}
+    ratio = marginal(found, "apd replay", few, many) / marginal(found, "aiohttp", few, many)
+    late, gaps = ([v for o in mine[load.name] for v in values(o)] for load, values in ((slow, lambda o: o.own_late), (growth, lambda o: o.gap_error)))
+    return [
+        Goal("marginal CPU, times aiohttp's", ratio, 2.0, False),
+        Goal("start-up, CPU s", middle(mine[few.name], lambda o: o.cpu_s), 2.0, True),
+        Goal(f"memory with {len(sessions.sessions):,} sessions open, MB", middle(mine[sessions.name], lambda o: o.rss_mb), 150.0, True),
+        Goal("lateness at 50 requests a second, P99, ms", quantile(late, 0.99), 5.0, False),
+        Goal("error of gaps with bodies up to 111 KB, P99, ms", quantile(gaps, 0.99), 10.0, False),
+        Goal("turns before their predecessor's end", sum(o.early for runs in mine.values() for o in runs), 0.0, True),
+    ]
 
 
 def tables(found: dict[tuple[str, str], list[Outcome]], tools: list[str], loads: list[Load], rounds: int) -> str:
     few, many, slow, fast, growth, sessions = loads
     load1 = [o.load1 for runs in found.values() for o in runs]
 
-    def middle(tool: str, load: Load, value: Callable[[Outcome], float]) -> float:
-        return statistics.median(value(o) for o in found[tool, load.name])
-
     def pooled(tool: str, load: Load, values: Callable[[Outcome], list[float]]) -> list[float]:
         return [v for o in found[tool, load.name] for v in values(o)]
 
-    def marginal(tool: str) -> float:
-        return 1000 * (middle(tool, many, lambda o: o.cpu_s) - middle(tool, few, lambda o: o.cpu_s)) / (len(many.rows) - len(few.rows))
-
-    floor = marginal("aiohttp")
+    floor = marginal(found, "aiohttp", few, many)
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     out = [f"{when}, {os.cpu_count()} cores, load average {min(load1):.1f} to {max(load1):.1f} when a run began, nice {os.nice(0)}, Python {sys.version.split()[0]}, {rounds} round(s): "
            "medians over the rounds, quantiles over all their requests. Written by `python benchmarks/client.py`.", "",
            f"**Cost.** {len(many.rows):,} streamed requests of {CHUNKS} events, bodies of 4 KB, {many.in_flight} in flight, a server that answers at once.", "",
            "| client | marginal CPU s per 1,000 requests | x aiohttp | start-up CPU s | requests a second | peak memory MB |", "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
     for tool in tools:
-        cost = marginal(tool)
-        out.append(f"| {tool} | {cost:.2f} | {cost / floor:.2f} | {middle(tool, few, lambda o: o.cpu_s):.2f} | {middle(tool, many, lambda o: o.rate):,.0f} | {middle(tool, many, lambda o: o.rss_mb):.0f} |")
+        if (tool, many.name) not in found:
+            continue
+        cost = marginal(found, tool, few, many)
+        out.append(f"| {tool} | {cost:.2f} | {cost / floor:.2f} | {middle(found[tool, few.name], lambda o: o.cpu_s):.2f} | {middle(found[tool, many.name], lambda o: o.rate):,.0f} | {middle(found[tool, many.name], lambda o: o.rss_mb):.0f} |")
     for load, what in ((slow, "50 requests a second"), (fast, "500 requests a second")):
         out += ["", f"**Punctuality, {what}** (Poisson, {len(load.rows):,} requests). Milliseconds, P50 / P99 / max.", "",
                 "| client | arrival - due, by the server's clock | due to written, by the client's own | CPU s |", "| --- | --- | --- | --- |"]  # fmt: skip
         for tool in tools:
+            if (tool, load.name) not in found:
+                continue
             anchor = " (absolute)" if found[tool, load.name][0].absolute else " (after the least late)"
-            out.append(f"| {tool} | {three(pooled(tool, load, lambda o: o.late))}{anchor} | {three(pooled(tool, load, lambda o: o.own_late))} | {middle(tool, load, lambda o: o.cpu_s):.1f} |")
+            out.append(f"| {tool} | {three(pooled(tool, load, lambda o: o.late))}{anchor} | {three(pooled(tool, load, lambda o: o.own_late))} | {middle(found[tool, load.name], lambda o: o.cpu_s):.1f} |")
     out += ["", f"**Gaps between turns** ({len(growth.sessions)} sessions x 10 turns, bodies of 32 to 111 KB, gaps of 200 ms). Error = (arrival - end of the answer before) - gap.", "",
             "| client | error, ms, P50 / P99 / max | turns before their predecessor's end | CPU s |", "| --- | --- | --- | --- |"]  # fmt: skip
     out += [f"| {tool} | {three(pooled(tool, growth, lambda o: o.gap_error))} | {sum(o.early for o in found[tool, growth.name])} of {sum(len(o.gap_error) for o in found[tool, growth.name])} "
-            f"| {middle(tool, growth, lambda o: o.cpu_s):.1f} |" for tool in tools[:3]]  # fmt: skip
+            f"| {middle(found[tool, growth.name], lambda o: o.cpu_s):.1f} |" for tool in tools[:3]]  # fmt: skip
     out += ["", f"**{len(sessions.sessions):,} sessions open at once** (500 turns a second, two turns each).", "",
             "| client | peak memory MB | CPU s per 1,000 requests | gap error, ms, P50 / P99 / max |", "| --- | --- | --- | --- |"]  # fmt: skip
-    out += [f"| {tool} | {middle(tool, sessions, lambda o: o.rss_mb):.0f} | {1000 * middle(tool, sessions, lambda o: o.cpu_s) / len(sessions.rows):.2f} | {three(pooled(tool, sessions, lambda o: o.gap_error))} |"
+    out += [f"| {tool} | {middle(found[tool, sessions.name], lambda o: o.rss_mb):.0f} | {1000 * middle(found[tool, sessions.name], lambda o: o.cpu_s) / len(sessions.rows):.2f} | {three(pooled(tool, sessions, lambda o: o.gap_error))} |"
             for tool in tools[:3]]  # fmt: skip
     return "\n".join(out) + "\n"
 
