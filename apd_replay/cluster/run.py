@@ -75,7 +75,7 @@ async def _replay(experiment: Experiment, trace: Trace, planned: Plan, replicate
                 polling.cancel()
                 with suppress(asyncio.CancelledError):
                     await polling
-        duration_s = time.time() - started_ts
+        duration_s = driver.now()  # not of the clock on the wall, which may be set meanwhile
         core.check_books()
         ended = servers.ended() if servers is not None else {}
         _warn(health, ended)
