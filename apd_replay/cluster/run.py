@@ -13,6 +13,7 @@ from typing import Any
 
 from apd_replay import __version__
 from apd_replay.cluster import external, ready, sglang
+from apd_replay.cluster.excerpts import Excerpts
 from apd_replay.cluster.servers import Server, Servers
 from apd_replay.configuration import Experiment
 from apd_replay.replay import environment, loads
@@ -46,19 +47,25 @@ def run(experiment: Experiment, trace: Trace, replicate: int, out_dir: Path, lau
         versions |= environment.versions(environment.python())
         if (doubt := environment.warning(versions)) is not None:
             print(f"apd: {doubt}", file=sys.stderr)
+    excerpts = None
+    if outside:
+        if outside.get("flush"):
+            external.flush(targets)
+        if outside.get("logs"):
+            excerpts = Excerpts(Path(outside["logs"]), external.described(targets))
     with Servers(started, logs) if started else nullcontext() as servers:
         if servers is not None and targets.router is not None:
             ready.router_sees(servers, targets.router, len(targets.decode))
         facts = {"trace": trace.name, "trace_digest": trace.digest, "versions": versions,
                  "workers": {s.name: _described(s) for s in started} or external.described(targets)}  # fmt: skip
-        asyncio.run(_replay(experiment, trace, planned, replicate, out_dir, targets, servers, facts))
+        asyncio.run(_replay(experiment, trace, planned, replicate, out_dir, targets, servers, excerpts, facts))
     if experiment["rows"] == "no_logs":
         for log in logs.glob("*.log"):
             log.unlink()
 
 
 async def _replay(experiment: Experiment, trace: Trace, planned: Plan, replicate: int, out_dir: Path, targets: Targets, servers: Servers | None,
-                  facts: dict[str, Any]) -> None:
+                  excerpts: Excerpts | None, facts: dict[str, Any]) -> None:
     await ready.probe(targets)
     started_ts = time.time()
     with RunWriter(out_dir, started_ts, disaggregated=experiment.disaggregated) as writer:
@@ -75,6 +82,8 @@ async def _replay(experiment: Experiment, trace: Trace, planned: Plan, replicate
                 polling.cancel()
                 with suppress(asyncio.CancelledError):
                     await polling
+            if excerpts is not None:
+                excerpts.take(out_dir)
         duration_s = driver.now()  # not of the clock on the wall, which may be set meanwhile
         core.check_books()
         ended = servers.ended() if servers is not None else {}
