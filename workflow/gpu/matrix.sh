@@ -22,7 +22,7 @@ export TZ=UTC
 . workflow/gpu/servers.sh
 . workflow/gpu/lasting.sh
 
-BIG=${BIG:-q30a3} SMALL=${SMALL:-q06} LAST=${LAST:-0} RUN_S=${RUN_S:-72} PROVOKE_S=${PROVOKE_S:-165}
+BIG=${BIG:-q30a3} SMALL=${SMALL:-q06} LAST=${LAST:-0} RUN_S=${RUN_S:-86} PROVOKE_S=${PROVOKE_S:-165}
 if [ "$GPUS" -ge 4 ]; then MATRIX=${MATRIX:-gpu-smoke} SHAPE=${SHAPE:-1 3 4}; else MATRIX=${MATRIX:-gpu-smoke-2} SHAPE=${SHAPE:-1 1 2}; fi
 PLAN=${PLAN:-E0:1 E6:1 E1:1 E0:2 E6:2 E1:2 E0:3 E6:3 E1:3 E7:1 E8:1 E2:1 E3:1 E7:2 E8:2 E2:2 E3:2}
 read -ra COMMON <<< "${COMMON_ARGUMENTS---mem-fraction-static 0.97 --cuda-graph-max-bs-decode 32 --chunked-prefill-size 8192 --max-running-requests 40}"
