@@ -5,7 +5,7 @@
 read -ra COMMON <<< "${SMALL_ARGUMENTS---mem-fraction-static 0.85 --cuda-graph-max-bs-decode 32 --chunked-prefill-size 8192 --max-running-requests 40 --disable-prefill-cuda-graph}"
 PREFILL=() DECODE=()
 read -ra DECODE <<< "${SMALL_DECODE_ARGUMENTS-}"
-PROVOKED=gpu-provoke
+PROVOKED=${PROVOKED:-gpu-provoke}
 CONTROL=${CONTROL:-nixl}    # empty: leave the control out
 SMALL_POOL=${SMALL_POOL:-50000} LATCH_POOL=${LATCH_POOL:-36000} DEATH_S=${DEATH_S:-15} PROMPT=${PROMPT:-6000}
 
@@ -36,7 +36,7 @@ dead_p() { # EXPERIMENT
     echo "$1: replay ended with status $?; D answers /health: $(fetch "http://127.0.0.1:$2/health" | cut -c 1-3), /v1/loads: $(fetch "http://127.0.0.1:$2/v1/loads" | cut -c 1-3)"
 }
 
-if wait_healthy 120 "${ports[@]}"; then
+if wait_healthy "${PROVOKE_WAIT_S:-120}" "${ports[@]}"; then
     provoking=()
     dead_p dead-p 25001 & provoking+=($!)
     [ -z "$CONTROL" ] || { dead_p dead-p-nixl 26001 & provoking+=($!); }
