@@ -322,8 +322,8 @@ def test_a_stopped_prefill_worker_fails_turns_and_not_the_run(cluster: Cluster, 
     """A P that no longer answers, in the middle of a run: every turn ends in time and with a kind, and appends go on without it. A D may be
     held up by asking that P (5 s a time), so a direct turn may be late as well."""
     trace = write_trace(tmp_path / "t.jsonl", sessions=3, turns=3, prompt=60, append=20, gap_s=0.2)
-    chosen = experiment(tmp_path, trace, cluster="one-two", resident=True, request_timeout_s=15, output_reserve_tokens=16, start_spread_s=0.5,
-                        sglang=cluster.external(["prefill-0"], ["decode-0", "decode-1"]))  # fmt: skip
+    chosen = experiment(tmp_path, trace, cluster="one-one", resident=True, request_timeout_s=15, output_reserve_tokens=16, start_spread_s=0.5,
+                        sglang=cluster.external(["prefill-0"], ["decode-0"]))  # fmt: skip
     prefill, out = cluster.servers.processes["prefill-0"], tmp_path / "run"
 
     def stop_after_a_seed() -> None:
