@@ -17,6 +17,7 @@ from apd_replay.logs.templates import Template
 Array = Any  # np.ndarray; what it holds is said where it matters
 
 PAD = 512  # bytes behind a block that may be looked at
+_ALL = np.uint64((1 << 64) - 1)
 _ZEROS, _SIXES, _HIGH = np.uint64(0x3030303030303030), np.uint64(0x0606060606060606), np.uint64(0xF0F0F0F0F0F0F0F0)
 _LAST = np.array([((1 << 64) - 1) ^ ((1 << 8 * (8 - n)) - 1) if n else 0 for n in range(9)], np.uint64)  # the last n of eight bytes
 _CLOCK_MASK, _CLOCK = np.uint64(0xF0F0FFF0F0FFF0F0), np.uint64(int.from_bytes(b"00:00:00", "little") & 0xF0F0FFF0F0FFF0F0)
@@ -31,13 +32,16 @@ class Lines:
         padded = np.frombuffer(data + b"\0" * PAD, np.uint8)
         self.words = np.ndarray((len(data) + PAD - 8,), "<u8", padded.data, strides=(1,))
         text = padded[: len(data)]
-        self.ends = np.flatnonzero(text == 10)
+        self.commas = np.flatnonzero((text == 44) | (text == 10))  # and the newlines: the one behind a line's last comma ends it
+        newlines = np.flatnonzero(text[self.commas] == 10)
+        self.ends = self.commas[newlines]
         self.starts = np.empty_like(self.ends)
         self.starts[:1] = 0
         self.starts[1:] = self.ends[:-1] + 1
-        self.commas = np.flatnonzero(text == 44)
-        self.first_comma = np.searchsorted(self.commas, self.starts)
-        self.comma_count = np.diff(np.append(self.first_comma, len(self.commas)))
+        self.first_comma = np.empty_like(newlines)
+        self.first_comma[:1] = 0
+        self.first_comma[1:] = newlines[:-1] + 1
+        self.comma_count = newlines - self.first_comma
         self.tail = int(self.ends[-1]) + 1 if len(self.ends) else 0  # behind the last newline
 
     @cached_property
@@ -48,23 +52,26 @@ class Lines:
 
 @dataclass
 class _Texts:
-    """Fixed bytes to compare: at `offset` from the begin (or the end) of segment `segment`, a word under `mask` is `wanted`."""
+    """Fixed bytes to compare, a word each: at `offset` from the begin (or the end) of segment `segment`, under `mask` it is `wanted`."""
 
-    segment: Array
-    offset: Array
-    mask: Array
-    wanted: Array
+    words: list[tuple[int, int, Any, Any]]
 
     @staticmethod
     def of(items: list[tuple[int, int, bytes]]) -> _Texts:
-        rows = [row for segment, offset, text in items for row in _words(segment, offset, text)]
-        segments, offsets, masks, wanted = zip(*rows, strict=True) if rows else ((), (), (), ())
-        column = (-1, 1)
-        return _Texts(np.array(segments, np.int64), np.array(offsets, np.int64).reshape(column), np.array(masks, np.uint64).reshape(column), np.array(wanted, np.uint64).reshape(column))
+        words = [word for segment, offset, text in items for word in _words(segment, offset, text)]
+        return _Texts([(segment, offset, np.uint64(mask), np.uint64(wanted)) for segment, offset, mask, wanted in words])
 
     def hold(self, words: Array, anchors: Array) -> Array:
         """For each line (column of `anchors`), whether all texts stand where they should."""
-        return (((words[anchors[self.segment] + self.offset] ^ self.wanted) & self.mask) == 0).all(axis=0)
+        wrong = np.zeros(anchors.shape[1], np.uint64)  # a word at a time for all lines: what is compared stays in the cache
+        for segment, offset, mask, wanted in self.words:
+            found = words[anchors[segment] + offset]
+            found ^= wanted
+            if mask != _ALL:
+                found &= mask
+            wrong |= found
+        good: Array = wrong == 0
+        return good
 
 
 def _words(segment: int, offset: int, text: bytes) -> list[tuple[int, int, int, int]]:
@@ -98,7 +105,8 @@ class Layout:
         begins, ends = self._borders(lines, which)
         good = self._first.hold(lines.words, begins)
         if not good.all():
-            which, begins, ends = which[good], begins[:, good], ends[:, good]
+            which = which[good]
+            begins, ends = self._borders(lines, which)  # sooner than to pick columns of the first
         if not len(which):
             return which, {}
         good = self._texts.hold(lines.words, begins) & self._tails.hold(lines.words, ends)
@@ -113,9 +121,7 @@ class Layout:
     def _borders(self, lines: Lines, which: Array) -> tuple[Array, Array]:
         """Begin and end of each segment (row) of each line (column)."""
         count = len(self.template.segments)
-        ends = np.empty((count, len(which)), np.int64)
-        ends[:-1] = lines.commas[lines.first_comma[which] + np.arange(count - 1).reshape(-1, 1)]
-        ends[-1] = lines.ends[which]
+        ends = lines.commas[lines.first_comma[which] + np.arange(count).reshape(-1, 1)]
         begins = np.empty_like(ends)
         begins[0] = lines.starts[which]
         begins[1:] = ends[:-1] + 1

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from apd_replay.logs import events, failures, time_stats
 from apd_replay.logs.prefix import STAMP, epoch, rank
@@ -31,8 +31,7 @@ Columns = dict[str, Any]
 Matches = list[re.Match[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(NamedTuple):
     """What stands in front of messages, read once: many lines share a second."""
 
     stamp: float

@@ -108,20 +108,41 @@ def _final(batch: pa.RecordBatch, table: schemas.Table, worker: str, clock: Cloc
     columns["replicate"] = pa.repeat(pa.scalar(key.replicate, pa.int32()), rows)
     columns["worker"] = _repeat(worker, rows)
     if table is schemas.WORKER_EVENTS:
-        columns["peer_worker"] = pa.array([links.other_side(event) for event in _events(batch, worker)], pa.string())
+        columns["peer_worker"] = _peers(batch, worker, links)
     schema = _stored(schemas.arrow(table))
     return pa.RecordBatch.from_arrays([_as(columns[f.name], f.type) for f in schema], schema=schema)
 
 
 def events_of(log: Log, clock: Clock | None = None) -> Iterator[Event]:
-    """The log's events as the joins need them, in file order, with `ts` by the given clock."""
+    """The log's events that name a room or an address, as the joins need them, in file order, with `ts` by the given clock."""
+    if log.link_events is None:
+        order = {account["file"]: at for at, account in enumerate(log.accounts)}
+        events = (event for batch in log.events.batches() for event in _events(batch.filter(_names_a_link(batch)), log.worker))
+        log.link_events = sorted(events, key=lambda event: (order[event.file], event.line))
     shift = (clock.offset_s or 0.0) if clock is not None else 0.0
-    for batch in log.events.batches():
-        for event in _events(batch, log.worker):
-            yield event if not shift or event.ts is None else event._replace(ts=event.ts - shift)
+    return (event if not shift or event.ts is None else event._replace(ts=event.ts - shift) for event in log.link_events)
+
+
+def _names_a_link(batch: pa.RecordBatch) -> pa.Array:
+    return pc.or_(batch.column("room").is_valid(), batch.column("peer").is_valid())
+
+
+def _peers(batch: pa.RecordBatch, worker: str, links: Links) -> pa.Array:
+    """Who is at the other end, for each row."""
+    names = _names_a_link(batch)
+    found = pa.array([links.other_side(event) for event in _events(batch.filter(names), worker)], pa.string())
+    return pc.replace_with_mask(pa.nulls(batch.num_rows, pa.string()), names, found)
 
 
 def _events(batch: pa.RecordBatch, worker: str) -> Iterator[Event]:
-    names = ("role", "kind", "room", "peer", "file", "line", "ts", "rest")
-    for role, kind, room, peer, file, line, ts, rest in zip(*(batch.column(n).to_pylist() for n in names), strict=True):
+    words = (_words(batch.column(name)) for name in ("role", "kind", "peer", "file", "rest"))
+    numbers = (batch.column(name).to_pylist() for name in ("room", "line", "ts"))
+    for role, kind, peer, file, rest, room, line, ts in zip(*words, *numbers, strict=True):
         yield Event(worker, role, kind, room, peer, file, line, ts, rest is not None and '"endpoint": true' in rest)
+
+
+def _words(column: pa.Array) -> list[str | None]:
+    """Text, one object for each different one."""
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    words: list[str | None] = [*encoded.dictionary.to_pylist(), None]
+    return [words[at] for at in pc.fill_null(encoded.indices, len(words) - 1).to_numpy(zero_copy_only=False).tolist()]

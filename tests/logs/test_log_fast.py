@@ -64,12 +64,12 @@ def test_both_ways_agree_on_mixed_logs(seed: int, blocks: int, tmp_path: Path) -
 MESSAGES = [line for line, _, _ in L.EVENTS] + [L.STATS.removesuffix(", #retries=0"), L.STATS, L.ACCESS, L.GLOG_TIMEOUT, L.GLOG_TIMEOUT.replace("Sync batch data transfer timeout", "slices")]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_both_ways_agree_on_messages(seed: int, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages are read many at a time once the role is told and the clocks have their evidence: both soon here."""
     monkeypatch.setattr(parsing, "EVIDENCE_ROWS", 5)
     rng = random.Random(seed)
-    lines = [L.SERVER_ARGS.format(mode=rng.choice(["decode", "prefill"]))] + rng.choices(MESSAGES, k=1000) + rng.choices([*MESSAGES, *WHOLE], k=1000)
+    lines = [L.SERVER_ARGS.format(mode=rng.choice(["decode", "prefill"])), *rng.choices(MESSAGES, k=1000), *rng.choices([*MESSAGES, *WHOLE], k=600)]
     tags = ["] ", "] ", " TP0] ", " DP1 TP3] ", ".250 TP1] "]
     odd = ["s1-2", 's"1', "s[2", "s.cpp:1", "s\\x", "sü", "s\r", "s\x1b[0m"]
     path = tmp_path / "x.log"
