@@ -71,11 +71,13 @@ def apd(*arguments: object) -> None:
 
 def simulate(matrix: str, results: Path) -> None:
     from apd_replay import configuration, engines
+    from apd_replay.trace import table
     from apd_replay.trace.load import load
 
     settings = configuration.load("config/config.yaml", matrix)
     for experiment in settings.experiments.values():
         trace = load(experiment["trace"], experiment["trace_format"], settings.directory)
+        table.write(trace, results / "traces" / f"{trace.name}.parquet")
         for replicate in range(1, experiment["replicates"] + 1):
             engines.run_into_store(experiment, trace, replicate, results)
             apd("parse", "--run", results / "runs" / experiment.id / f"r{replicate}.json", "--out", results / "tables", "--experiment", experiment.id, "--replicate", replicate)

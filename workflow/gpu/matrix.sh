@@ -21,6 +21,7 @@ export TZ=UTC
 . workflow/gpu/setup.sh || exit 1
 . workflow/gpu/servers.sh
 . workflow/gpu/lasting.sh
+SESSION_END=$SESSION_S    # counted from the start of this script: setting up takes its share
 
 BIG=${BIG:-q30a3} SMALL=${SMALL:-q06} LAST=${LAST:-0} RUN_S=${RUN_S:-86} PROVOKE_S=${PROVOKE_S:-165}
 if [ "$GPUS" -ge 4 ]; then MATRIX=${MATRIX:-gpu-smoke} SHAPE=${SHAPE:-1 3 4}; else MATRIX=${MATRIX:-gpu-smoke-2} SHAPE=${SHAPE:-1 1 2}; fi

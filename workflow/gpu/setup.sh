@@ -17,4 +17,6 @@ export PYTHONUNBUFFERED=1 no_proxy='*' SGLANG_LOG_MS=1 SGLANG_PLUGINS=none
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 GPUS=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
 export GPUS
-[ "$GPUS" -eq 0 ] || python3 workflow/gpu/load_kernels.py "$SITE" || echo "the kernels compiled elsewhere were not tried"
+if [ "$GPUS" -gt 0 ] && [ ! -f "$SITE/kernels-tried" ]; then
+    python3 workflow/gpu/load_kernels.py "$SITE" && touch "$SITE/kernels-tried" || echo "the kernels compiled elsewhere were not tried"
+fi
