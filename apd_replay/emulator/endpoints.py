@@ -68,6 +68,8 @@ def _within(body: Mapping[str, Any], key: str, kind: Any, default: Any) -> Any:
         return default
     if not isinstance(value, kind) or isinstance(value, bool):
         raise Refused(f"{key}: expected {'an object' if kind is Mapping else 'a whole number' if kind is int else 'text'}")
+    if kind is str and not value.isprintable():  # names stand in log lines
+        raise Refused(f"{key}: expected printable text")
     return value
 
 
@@ -103,7 +105,7 @@ class Endpoints:
                 self._take[path](connection, json.loads(body))
             except Refused as refusal:
                 connection.refuse(400, str(refusal))
-            except ValueError:
+            except (ValueError, RecursionError):
                 connection.refuse(400, "the body is not JSON")
 
     # generate ---------------------------------------------------------------------------------------------------------

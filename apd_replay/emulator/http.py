@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
         self._answering = self._streaming = False
         self.on_gone = None
         if self._buffer and self._transport is not None:
-            self._read()
+            asyncio.get_running_loop().call_soon(self._read)  # not from here: a thousand requests in one packet would be a thousand frames deep
 
     # asyncio.Protocol -------------------------------------------------------------------------------------------------
 
@@ -78,11 +78,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if not self._answering:
-            self._read()
+        self._read()
 
     def _read(self) -> None:
         buffer = self._buffer
+        if self._answering:
+            return
         if not self._wanted and not self._read_length():
             return
         if len(buffer) < self._wanted:

@@ -26,7 +26,7 @@ def handle(connection: Connection, method: str, path: str, body: bytes) -> None:
 def exchange(talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]) -> bytes:
     async def go() -> bytes:
         server = await asyncio.get_running_loop().create_server(partial(Connection, handle), "127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), limit=1 << 20)
         try:
             async with asyncio.timeout(5):
                 return await talk(reader, writer)
@@ -53,6 +53,11 @@ def test_a_request_may_come_in_any_pieces_and_two_at_once() -> None:
     assert sent(*(request[k : k + 7] for k in range(0, len(request), 7)), until=b"hello").endswith(b"POST /a hello")
     both = sent(request + request.replace(b"hello", b"again"), until=b"again")
     assert both.count(b"HTTP/1.1 200 OK") == 2 and b"POST /a hello" in both
+
+
+def test_thousands_of_requests_in_one_packet_are_answered_one_by_one() -> None:
+    found = sent(b"GET /a HTTP/1.1\r\n\r\n" * 3000 + b"GET /end HTTP/1.1\r\n\r\n", until=b"GET /end ")
+    assert found.count(b"HTTP/1.1 200 OK") == 3001
 
 
 def test_an_answer_in_pieces_is_chunked_and_the_next_request_waits_for_its_end() -> None:
