@@ -115,9 +115,10 @@ def test_six_sessions_of_five_turns_compute_only_what_was_appended(cluster: Clus
     for event in plugin_events(cluster, decode, "append"):
         if event["session"] in names:
             computed[event["rid"]] = computed.get(event["rid"], 0) + event["new_tokens"]
-    assert len(computed) == 24 and all(20 <= tokens <= 21 for tokens in computed.values()), computed
-    if decode == "decode-2":  # the one that retracts every few steps for a test
-        assert {e["session"] for e in plugin_events(cluster, decode, "retract")} & names
+    retracted = [e for e in plugin_events(cluster, decode, "retract") if e["session"] in names]
+    assert bool(retracted) == (decode == "decode-2"), "the one that retracts every few steps for a test"
+    again = {e["rid"] for e in retracted if e["output_tokens"] == 0}  # before their first token: they compute their append again
+    assert len(computed) == 24 and all(20 <= tokens <= 21 for rid, tokens in computed.items() if rid not in again), computed
     total = sum(len(a.history) for a in agents)
     assert total - 6 <= held(cluster, decode) <= total, "all of every session but, at most, its last token"
     for agent in agents:
