@@ -182,7 +182,7 @@ def admission(own: Sequence[Row], every: Sequence[Row]) -> Fitted:
 
 
 def handshake(rows: Sequence[Row], so_far: Fit) -> Fitted:
-    """The least that is left of a first token through P and D after prefill, transfer and a decode step as fitted here."""
+    """What is left of a first token through P and D after prefill, transfer and a decode step as fitted here: the median, since it varies."""
     if not {"prefill", "decode"} <= so_far.groups.keys():
         raise RunError("needs prefill and decode")
     chunk, share = int(so_far.server["chunk_tokens"]), expert_share(so_far.server)
@@ -196,7 +196,8 @@ def handshake(rows: Sequence[Row], so_far: Fit) -> Fitted:
         left.append(row["first_s"] - prompt - one - row["seconds"])
     if not left:
         raise RunError("no transfers of this model measured")
-    return Fitted({"handshake_s": max(0.0, min(left))}, len(left), note=f"{min(left) * 1000:.1f} to {max(left) * 1000:.1f} ms left of a first token; the least is taken")
+    note = f"{min(left) * 1000:.1f} to {max(left) * 1000:.1f} ms left of a first token; the median is taken"
+    return Fitted({"handshake_s": max(0.0, statistics.median(left))}, len(left), note=note)
 
 
 def _repeated(rows: Sequence[Row], keys: tuple[str, ...]) -> dict[tuple[Any, ...], list[float]]:
