@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from apd_replay.trace.model import Trace
 
 FIRST_TOKEN, LAST_TOKEN = 100, 999  # in every model's vocabulary, above the special tokens of most
-_TOKEN_OF = [FIRST_TOKEN + k % (LAST_TOKEN - FIRST_TOKEN + 1) for k in range(1 << 16)]
 _TEXT_OF = [str(token) for token in range(LAST_TOKEN + 1)]
 
 
 def draw(key: str, count: int) -> array[int]:
     """`count` token ids that depend on `key` alone."""
-    halves = memoryview(Random(key).randbytes(2 * count)).cast("H")
-    return array("i", map(_TOKEN_OF.__getitem__, halves))
+    import numpy as np  # Arrow has loaded it by the time a run starts
+
+    halves = np.frombuffer(Random(key).randbytes(2 * count), "<u2")
+    return array("i", (FIRST_TOKEN + halves % (LAST_TOKEN - FIRST_TOKEN + 1)).astype("i4").tobytes())
 
 
 def as_json(tokens: Sequence[int]) -> bytes:
