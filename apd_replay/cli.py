@@ -10,7 +10,7 @@ import sys
 import click
 
 from apd_replay import __version__
-from apd_replay.errors import ApdError
+from apd_replay.errors import ApdError, printable
 
 COMMANDS = {
     "trace": "apd_replay.trace.command:trace",
@@ -64,7 +64,7 @@ def main() -> None:
         wrong_call.show()
         sys.exit(2)
     except ApdError as error:
-        print(f"apd: {error}", file=sys.stderr)
+        print(f"apd: {printable(str(error))}", file=sys.stderr)
         sys.exit(1)
     except OSError as error:
         if error.errno not in SURROUNDINGS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,15 @@ from typing import Any
 import yaml
 from jsonschema import Draft202012Validator
 
-from apd_replay.errors import ConfigError
+from apd_replay.errors import ConfigError, printable
 
 DEFAULT_TRACE = "swebench-52"
 DEFAULT_ENGINE = "sim"
 DEFAULT_HARDWARE = "h100-qwen3-30b-a3b"
+
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
+"""Ids become folder names and parts of SQL: no separators, quotes or wildcards."""
+ID_RULE = "allowed: letters, digits and . _ @ + -, at most 100"
 
 ANALYSIS_KEYS = frozenset({"title", "replicates", "warmup_turns", "slo_ttft_s", "slo_tpot_s", "trace", "trace_format"})
 """Keys of an experiment that decide nothing about a run: how many there are, how they are read, and what the trace's digest says better."""
@@ -118,7 +123,9 @@ def _experiments(source: Path, directory: Path, config: dict[str, Any]) -> dict[
         _check_shape(source, where, settings, cluster)
         hardware = deepcopy(named("hardware", "hardware", settings["hardware"], where))
         _scale(source, where, settings, cluster, hardware)
-        out_id = identity(name, settings)
+        out_id = identity(str(name), settings)
+        if not ID.fullmatch(out_id):
+            raise ConfigError(source, f"experiments.{printable(str(name))}", f"its runs would be called {printable(out_id)}, which cannot name a folder; {ID_RULE}")
         out[out_id] = Experiment(out_id, settings, cluster, hardware)
     return out
 

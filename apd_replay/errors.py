@@ -8,7 +8,13 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
+
+
+def printable(text: str) -> str:
+    """`text` with every control, format and line-breaking character as a backslash escape: what others wrote must not drive a terminal."""
+    return "".join(c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 class ApdError(Exception):

@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from apd_replay.configuration import ID, ID_RULE
 from apd_replay.errors import ApdError, InputError
 from apd_replay.logs.records import table_path, write_record_tables
 from apd_replay.logs.run import parse_run
@@ -37,7 +38,6 @@ _REQUIRED: dict[str, tuple[type, ...]] = {
 _UNKNOWN = ("trace", "time_scale", "started_ts", "duration_s")  # null where another tool does not say
 _ENGINES = ("sglang", "sim", "emulator", "imported")
 _RUN_STATUSES = ("complete", "truncated", "failed")
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
 _WORDS = {int: "a whole number", float: "a number", str: "text"}
 
 
@@ -156,9 +156,8 @@ def _manifest(file: Path) -> dict[str, Any]:
 
 
 def _check_id(file: Path, key: str, value: str) -> None:
-    """Ids become folder names and parts of SQL: no separators, quotes or wildcards."""
-    if not _ID.fullmatch(value):
-        raise InputError(file, f"{value!r} cannot name a folder", column=key, remedy="allowed: letters, digits and . _ @ + -")
+    if not ID.fullmatch(value):
+        raise InputError(file, f"{value!r:.120} cannot name a folder", column=key, remedy=ID_RULE)
 
 
 def _check_rows(directory: Path, manifest: dict[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from apd_replay.errors import ApdError
+from apd_replay.errors import ApdError, printable
 from apd_replay.warehouse import database
 
 _WIDEST = 80  # characters of a cell in a printed table
@@ -58,11 +58,6 @@ def as_text(answer: pa.Table) -> str:
     lines.insert(1, "  ".join("-" * w for w in widths))
     noun = "row" if answer.num_rows == 1 else "rows"
     return "\n".join([*lines, f"({answer.num_rows} {noun})", ""])
-
-
-def printable(text: str) -> str:
-    """`text` with every control, format and line-breaking character as a backslash escape."""
-    return "".join(c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def _cell(value: Any) -> str:
