@@ -270,15 +270,15 @@ def three(values: list[float]) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=1)
-    options.add_argument("--priority", type=int, default=0, help="nice value of clients and server alike; below 0 (root only) keeps other work of the machine out")
+    options.add_argument("--real-time", action="store_true", help="clients and server alike go before all other work of the machine (root only)")
     options.add_argument("--full", action="store_true", help="the whole load; without it a tenth, in a minute or two")
     options.add_argument("--sglang", metavar="PYTHON")
     options.add_argument("--aiperf", metavar="AIPERF")
     options.add_argument("--tokenizer", type=Path, help="folder of a tokenizer, for the two (benchmarks/load/tokenizer.py makes one)")
     options.add_argument("--write", type=Path)
     given = options.parse_args()
-    if given.priority:
-        os.nice(given.priority)
+    if given.real_time:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     tools: dict[str, Command] = {"apd replay": ours, "plain asyncio": reference("raw"), "aiohttp": reference("aiohttp")}
     if given.sglang:
         tools["SGLang bench_serving"] = sglang(given.sglang, given.tokenizer)
@@ -366,7 +366,7 @@ def tables(found: dict[tuple[str, str], list[Outcome]], tools: list[str], loads:
 
     floor = marginal(found, "aiohttp", few, many)
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    out = [f"{when}, {os.cpu_count()} cores, load average {min(load1):.1f} to {max(load1):.1f} when a run began, nice {os.nice(0)}, Python {sys.version.split()[0]}, {rounds} round(s): "
+    out = [f"{when}, {os.cpu_count()} cores, load average {min(load1):.1f} to {max(load1):.1f} when a run began{', clients and server with real-time priority' if os.sched_getscheduler(0) == os.SCHED_RR else ''}, Python {sys.version.split()[0]}, {rounds} round(s): "
            "medians over the rounds, quantiles over all their requests. Written by `python benchmarks/client.py`.", "",
            f"**Cost.** {len(many.rows):,} streamed requests of {CHUNKS} events, bodies of 4 KB, {many.in_flight} in flight, a server that answers at once.", "",
            "| client | marginal CPU s per 1,000 requests | x aiohttp | start-up CPU s | requests a second | peak memory MB |", "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
