@@ -63,6 +63,8 @@ class Grid:
         for design, cell in terms:
             values = {r["replicate"]: float(r[metric]) for r in self.of(design, cell, scaled) if r[metric] is not None}
             samples[f"{design} {cell}"] = {n: _log(v) for n, v in values.items()} if log else values
+        both = set.intersection(*map(set, samples.values()))  # who has more replicates is compared on those that the other has too
+        samples = {name: {n: v for n, v in values.items() if n in both} for name, values in samples.items()}
         return estimate({f"{d} {c}": w for (d, c), w in terms.items()}, samples, paired=True)
 
     def ratio(self, a: str, b: str, metric: str, cell: Cell = SEED_CELL, scaled: str | None = None) -> Estimate | None:
@@ -164,7 +166,7 @@ def _verdict_at_scales(grid: Grid) -> str:
             continue
         change = grid.effect({(design, slow): 1.0, (DP, slow): -1.0, (design, fast): -1.0, (DP, fast): 1.0}, "response_mean", log=True)
         sides = [_side(e) for e in at]
-        word = "the verdict stays" if sides[0] == sides[1] else "the verdict changes"
+        word = "too few runs to tell" if "undecided" in sides else "the verdict stays" if sides[0] == sides[1] else "the verdict changes"
         said.append(f"{design} / DP-CA, mean response: {_ratio(at[0])} at S = 10, {_ratio(at[1])} at S = 1 (ratio of ratios {_ratio(change)}): {word}")
     return "\n".join(said)
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from apd_replay.replay.eviction import rank
+
 
 class Stage(Enum):
     COLD = "cold"
@@ -27,8 +29,8 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class Session:
-    """`tokens`: length of the history kept by `pin`; `reserved`: tokens set aside for the admitted turn; `requests`: ids under way.
-    Times are time.monotonic."""
+    """`tokens`: length of the history kept by `pin`; `reserved`: tokens set aside for the admitted turn; `requests`: ids under way;
+    `direct_turns`: turns appended since its KV came. Times are time.monotonic."""
 
     id: str
     stage: Stage = Stage.COLD
@@ -37,6 +39,7 @@ class Session:
     used_s: float = 0.0
     reserved: int = 0
     expires_s: float = 0.0
+    direct_turns: int = 0
     requests: set[str] = field(default_factory=set)
     closing: bool = False
 
@@ -84,13 +87,15 @@ class Sessions:
         session.requests.add(rid)
         session.used_s = now
         if not direct:
+            session.direct_turns = 0
             return session, self._let_go(session, Stage.RUNNING)
         if session.stage is not Stage.RUNNING:
             session.stage = Stage.QUEUED
         return session, None
 
     def scheduled(self, session: Session) -> Any:
-        """The direct turn is in a batch: its request has its own lock now."""
+        """The direct turn is in a batch: its request has its own lock now. Further chunks of it find no pin any more."""
+        session.direct_turns += session.pin is not None
         return self._let_go(session, Stage.RUNNING)
 
     def ended(self, session: Session, rid: str, now: float) -> Any:
@@ -116,6 +121,7 @@ class Sessions:
 
     def drop(self, session: Session) -> Any:
         """The slot is lost, the session stays: its next turn computes its history again."""
+        session.direct_turns = 0
         return self._let_go(session, Stage.QUEUED if session.stage is Stage.QUEUED else Stage.COLD)
 
     def close(self, name: str) -> tuple[Session | None, Any]:
@@ -130,16 +136,15 @@ class Sessions:
         return session, self._let_go(session, Stage.COLD)
 
     def victims(self, eviction: str, now: float, but: Session | None = None) -> list[Session]:
-        """Who may lose its slot, first to go first.
-
-        `idle_lru`: idle sessions, least recently used first. `tiered`: idle sessions by idle time x size, so that a large slot goes before
-        a small one of the same age; then admitted ones whose turn has not come, oldest admission first (they are told by a lost slot).
+        """Who may lose its slot, first to go first: idle sessions in the order of replay/eviction.py. `tiered`: behind them the admitted ones
+        whose turn has not come, oldest admission first (they are told by a lost slot).
         """
         idle = [s for s in self._open.values() if s.stage is Stage.IDLE and s is not but]
+        idle.sort(key=lambda s: rank(eviction, s.direct_turns, s.used_s))
         if eviction == "idle_lru":
-            return sorted(idle, key=lambda s: s.used_s)
+            return idle
         admitted = [s for s in self._open.values() if s.stage is Stage.ADMITTED and s is not but]
-        return sorted(idle, key=lambda s: -(now - s.used_s) * s.tokens) + sorted(admitted, key=lambda s: s.used_s)
+        return idle + sorted(admitted, key=lambda s: s.used_s)
 
     def _let_go(self, session: Session, stage: Stage) -> Any:
         pin, session.pin, session.tokens, session.reserved, session.stage = session.pin, None, 0, 0, stage

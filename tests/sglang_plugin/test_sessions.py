@@ -76,13 +76,20 @@ def test_idle_lru_takes_idle_sessions_only_the_least_recently_used_first(session
     assert sessions.victims("idle_lru", 6.0, but=b) == [a]
 
 
-def test_tiers_weigh_idle_time_by_size_and_then_take_admitted_ones(sessions: Sessions) -> None:
-    small_old = resident(sessions, "small", 10, 0.0)
-    large_new = resident(sessions, "large", 1000, 9.0)
-    waiting = resident(sessions, "waiting", 10, 1.0)
+def test_tiers_take_cold_sessions_then_hot_ones_then_admitted_ones(sessions: Sessions) -> None:
+    """Hot: a turn was appended to what is kept (remedy F3); its KV comes anew, and it is cold again."""
+    hot, cold, waiting = (resident(sessions, name, 10, now) for name, now in (("hot", 0.0), ("cold", 9.0), ("waiting", 1.0)))
+    sessions.arrive("hot", "hot-1", direct=True, now=2.0)
+    pin = sessions.scheduled(hot)
+    sessions.scheduled(hot)  # its second chunk
+    assert hot.direct_turns == 1
+    sessions.ended(hot, "hot-1", 3.0)
+    sessions.keep(hot, pin, 20)
     sessions.admit(waiting, 2.0, 100.0)
-    assert sessions.victims("tiered", 10.0) == [large_new, small_old, waiting]
-    assert sessions.victims("idle_lru", 10.0) == [small_old, large_new]
+    assert sessions.victims("tiered", 10.0) == [cold, hot, waiting]
+    assert sessions.victims("idle_lru", 10.0) == [hot, cold]
+    sessions.arrive("hot", "hot-2", direct=False, now=10.0)
+    assert hot.direct_turns == 0
 
 
 def test_a_dropped_slot_keeps_the_session(sessions: Sessions) -> None:
