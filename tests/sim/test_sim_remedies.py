@@ -113,7 +113,8 @@ def test_patience_turns_fallbacks_into_direct_turns(tmp_path: Path) -> None:
     """Eight sessions on room for about half of them: those that wait for room find it when others have ended."""
     turns, keys = crowded()
     direct = {}
-    for name, settings in {"none": {}, "patient": {"eviction": "tiered", "backpressure": "drain", "max_pause_s": 120.0}}.items():
+    designs: dict[str, dict[str, Any]] = {"none": {}, "patient": {"eviction": "tiered", "backpressure": "drain", "max_pause_s": 120.0}}
+    for name, settings in designs.items():
         rows = run(experiment(**keys, **settings), turns, tmp_path / name)
         direct[name] = sum(row["path"] == "direct" for row in rows.values())
     assert direct["patient"] > direct["none"]

@@ -8,9 +8,10 @@ import sys
 from functools import cached_property
 from pathlib import Path
 
+from planning import Plan
+
 from apd_replay.configuration import Experiment, load, syntheses
 from apd_replay.replay.identity import cell
-from planning import Plan
 
 
 class Cells:
