@@ -36,7 +36,11 @@ rule remedies_report:
         "logs/remedies.log",
     params:
         results=lambda wildcards: REMEDIES,
-        code=code("claims.command", "report.command", folders=("claims", "report", "warehouse")),
+        code=code(
+            "claims.command",
+            "report.command",
+            folders=("claims", "report", "warehouse"),
+        ),
     shell:
         "( mkdir -p {params.results:q}/traces && cp {input.traces:q} {params.results:q}/traces"
         " && python -m apd_replay claims --results {params.results:q}"

@@ -65,15 +65,15 @@ def test_another_trace_or_engine_is_another_id(config: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "key", "said"),
     [
-        (dict(concurency=3), "experiments.E0.concurency", "unknown key; allowed: "),
-        (dict(concurrency=0), "experiments.E0.concurrency", "minimum"),
-        (dict(concurrency="many"), "experiments.E0.concurrency", '"many" is not allowed; expected integer'),
-        (dict(backpressure="cubic"), "experiments.E0.backpressure", "allowed: off, linear, composite"),
-        (dict(cluster="9p9d"), "experiments.E0.cluster", "there are: "),
-        (dict(hardware="abacus"), "experiments.E0.hardware", "there are: "),
-        (dict(design="dpp"), "experiments.E0.design", "unknown design 'dpp'; allowed: kvc, dp"),
-        (dict(mechanisms=dict(lach=False)), "experiments.E0.mechanisms.lach", "unknown key"),
-        (dict(cluster="8dp"), "experiments.E0.resident", "decode workers"),
+        ({"concurency": 3}, "experiments.E0.concurency", "unknown key; allowed: "),
+        ({"concurrency": 0}, "experiments.E0.concurrency", "minimum"),
+        ({"concurrency": "many"}, "experiments.E0.concurrency", '"many" is not allowed; expected integer'),
+        ({"backpressure": "cubic"}, "experiments.E0.backpressure", "allowed: off, linear, composite"),
+        ({"cluster": "9p9d"}, "experiments.E0.cluster", "there are: "),
+        ({"hardware": "abacus"}, "experiments.E0.hardware", "there are: "),
+        ({"design": "dpp"}, "experiments.E0.design", "unknown design 'dpp'; allowed: kvc, dp"),
+        ({"mechanisms": {"lach": False}}, "experiments.E0.mechanisms.lach", "unknown key"),
+        ({"cluster": "8dp"}, "experiments.E0.resident", "decode workers"),
     ],
 )
 def test_a_wrong_experiment_key_is_named(config: Path, change: dict[str, object], key: str, said: str) -> None:
