@@ -166,7 +166,10 @@ def _verdict_at_scales(grid: Grid) -> str:
             continue
         change = grid.effect({(design, slow): 1.0, (DP, slow): -1.0, (design, fast): -1.0, (DP, fast): 1.0}, "response_mean", log=True)
         sides = [_side(e) for e in at]
-        word = "too few runs to tell" if "undecided" in sides else "the verdict stays" if sides[0] == sides[1] else "the verdict changes"
+        word = "the verdict stays" if sides[0] == sides[1] else "the verdict changes"
+        if "undecided" in sides:
+            moved = change is not None and change.low is not None and change.high is not None and not change.low <= 0 <= change.high
+            word = "the ratio changes, but at one of them neither side is ahead" if moved else "undecided"
         said.append(f"{design} / DP-CA, mean response: {_ratio(at[0])} at S = 10, {_ratio(at[1])} at S = 1 (ratio of ratios {_ratio(change)}): {word}")
     return "\n".join(said)
 

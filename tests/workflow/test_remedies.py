@@ -7,7 +7,7 @@ from pathlib import Path
 from small_project import lay_out
 
 LIST = """\
-defaults: {engine: sim, concurrency: 2, time_scale: 10, replicates: 2, kv_pool_scale: 1}
+defaults: {engine: sim, concurrency: 32, time_scale: 10, replicates: 2, kv_pool_scale: 1}
 experiments:
   E0: {cluster: 2p6d, policy: kv_aware, resident: true}
   E6: {cluster: 8dp, policy: cache_aware}
@@ -24,7 +24,7 @@ def test_the_grid_is_run_once_and_reported(tmp_path: Path) -> None:
     done = project.snakemake(*target)
     assert "note: 1 experiments of few are left out: there is no trace nowhere.jsonl" in done.stderr
     results = tmp_path / "results/remedies"
-    assert sorted(p.stem for p in (results / "figures").iterdir()) == ["E0@tiny", "E0.S1@tiny", "E6@tiny", "E6.S1@tiny"]
+    assert {p.stem for p in (results / "figures").iterdir()} == {"E0@tiny", "E0.S1@tiny", "E6@tiny", "E6.S1@tiny"}
     page = (results / "report/report.md").read_text()
     assert "The remedies: what they buy" in page and "Does the verdict change with the time-scale" in page
     assert {p.name for p in (results / "runs").iterdir()} == {"E0@tiny", "E6@tiny"}
