@@ -20,7 +20,7 @@ grids:
 def test_the_grid_is_run_once_and_reported(tmp_path: Path) -> None:
     project = lay_out(tmp_path)
     (tmp_path / "config/experiments/few.yaml").write_text(LIST)
-    target = ("remedies", "--config", "remedies=few")
+    target = ("--config", "remedies=few", "--", "remedies")
     done = project.snakemake(*target)
     assert "note: 1 experiments of few are left out: there is no trace nowhere.jsonl" in done.stderr
     results = tmp_path / "results/remedies"
@@ -30,5 +30,5 @@ def test_the_grid_is_run_once_and_reported(tmp_path: Path) -> None:
     assert {p.name for p in (results / "runs").iterdir()} == {"E0@tiny", "E6@tiny"}
     assert project.stale(*target) == {}
     project.edit("config/experiments/few.yaml", "S1: 1,", "S1: 2,")
-    assert project.stale(*target) == {"cell": 2, "remedies_report": 1}
+    assert project.stale(*target) == {"cell": 2, "remedies_report": 1, "remedies": 1}
     assert not (tmp_path / "results/runs").exists()  # the matrix and its report know nothing of these runs
