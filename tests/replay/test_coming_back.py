@@ -90,7 +90,7 @@ def test_a_turn_waits_max_pause_s_in_all_and_then_goes_through_a_p() -> None:
     turn = asking(replay)
     waits = []
     now = 1.0
-    while True:
+    for _ in range(9):
         commands = replay.admission_answered(now, turn, refused(1500.0))
         if any(isinstance(c, Send) for c in commands):
             break
