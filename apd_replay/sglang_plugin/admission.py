@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from apd_replay.replay.hints import Pressure
 from apd_replay.sglang_plugin.settings import Hint
 
 
@@ -55,8 +56,10 @@ class Numbers:
     retracted_queue: int
 
 
-def answer(question: Question, numbers: Numbers, resident_tokens: int | None, refusal: str, evicted_sessions: int, hint: Hint) -> dict[str, Any]:
-    """The call's answer. `refusal`: why the session itself rules a direct turn out, empty where it does not."""
+def answer(question: Question, numbers: Numbers, resident_tokens: int | None, refusal: str, evicted_sessions: int, hint: Hint,
+           drained_tokens_per_s: float = 0.0) -> dict[str, Any]:
+    """The call's answer. `refusal`: why the session itself rules a direct turn out, empty where it does not. `drained_tokens_per_s`: at what
+    rate sessions lately left the worker (0: nobody knows)."""
     need = question.need(resident_tokens or 0)
     fits = need <= numbers.available_tokens
     used = numbers.total_tokens - numbers.available_tokens
@@ -76,5 +79,5 @@ def answer(question: Question, numbers: Numbers, resident_tokens: int | None, re
         "running": numbers.running,
         "waiting": numbers.waiting,
         "evicted_session_count": evicted_sessions,
-        "recommended_pause_ms": hint(numbers.transfer_queue, numbers.retracted_queue, after),
+        "recommended_pause_ms": hint(Pressure(numbers.transfer_queue, numbers.retracted_queue, after, need - numbers.available_tokens, drained_tokens_per_s)),
     }

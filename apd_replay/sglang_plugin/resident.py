@@ -9,6 +9,7 @@ import logging
 import time
 from typing import Any
 
+from apd_replay.replay.hints import DrainMeter
 from apd_replay.sglang_plugin import admission
 from apd_replay.sglang_plugin.admission import Numbers, Question
 from apd_replay.sglang_plugin.events import Events
@@ -28,6 +29,7 @@ class Resident:
         self.tree = Tree(scheduler)
         self.sessions = Sessions()
         self._hint = settings.pause_ms()
+        self._drained = DrainMeter()
 
     # calls ------------------------------------------------------------------------------------------------------------
 
@@ -44,7 +46,7 @@ class Resident:
             if short > 0 and (self.settings.admission != "commit" or self.reclaimable_tokens(session) >= short):
                 evicted = self.make_room(short, but=session)
         numbers = self._numbers(session)
-        answer = admission.answer(question, numbers, session.tokens if session else None, refusal, evicted, self._hint)
+        answer = admission.answer(question, numbers, session.tokens if session else None, refusal, evicted, self._hint, self._drained.rate(now))
         if answer["can_admit"]:
             assert session is not None
             reserve = answer["needed_tokens"] if self.settings.admission == "commit" else 0
@@ -56,6 +58,7 @@ class Resident:
     def close(self, name: str) -> dict[str, Any]:
         session, pin = self.sessions.close(name)
         freed = self._released(name, pin, "close") if pin is not None else 0
+        self._drained.left(self._now(), freed)
         if session is not None and not session.closing:
             self._closed(name)
         self.publish()

@@ -17,9 +17,9 @@ EVENTS = "APD_SGLANG_EVENTS"
 
 ADMISSION = ("coupled", "snapshot", "commit")
 EVICTION = ("idle_lru", "tiered")
-HINTS = ("off", "linear", "composite")
+HINTS = ("off", "linear", "composite", "drain")
 
-Hint = Callable[[int, int, float], float]  # (transfer queue, retracted queue, pool usage with the append) -> milliseconds
+Hint = Callable[[hints.Pressure], float]  # milliseconds
 
 
 class SettingsError(ApdError):
@@ -38,12 +38,7 @@ class Settings:
     admission_expires_s: float = 10.0
 
     def pause_ms(self) -> Hint:
-        if self.hint == "linear":
-            return lambda transfer, retracted, usage: hints.linear(transfer)
-        if self.hint == "composite":
-            per_usage = self.overshoot_per_usage
-            return lambda transfer, retracted, usage: hints.composite(transfer, retracted, usage, overshoot_per_usage=per_usage)
-        return lambda transfer, retracted, usage: 0.0
+        return hints.formula(self.hint, self.overshoot_per_usage)
 
 
 def read(environment: Mapping[str, str]) -> Settings | None:

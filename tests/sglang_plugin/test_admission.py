@@ -67,3 +67,11 @@ def test_a_wrong_question_is_named(body: Any, word: str) -> None:
 
 def test_a_question_ignores_what_it_does_not_know() -> None:
     assert Question.of({"session": "a", "appended_tokens": 1, "rid": "a-1"}) == Question("a", 1, 0, None)
+
+
+def test_the_drain_hint_is_the_time_until_the_room_is_there() -> None:
+    """1,450 tokens wanted (history, append, reserve), 600 available; sessions leave 100 tokens a second behind."""
+    question, numbers = Question("s", 100, 50, 1300), replace(NUMBERS, available_tokens=600)
+    found = answer(question, numbers, None, "no_session", 0, Settings(hint="drain").pause_ms(), drained_tokens_per_s=100.0)
+    assert found["recommended_pause_ms"] == pytest.approx(8500.0)
+    assert answer(question, replace(NUMBERS, available_tokens=1500), None, "no_session", 0, Settings(hint="drain").pause_ms())["recommended_pause_ms"] == 0.0
