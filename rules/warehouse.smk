@@ -6,7 +6,7 @@ rule warehouse:
     input:
         PLAN.manifests(REPORTED),
         PLAN.tables(REPORTED),
-        expand(f"{RESULTS}/traces/{{trace}}.parquet", trace=PLAN.traces),
+        expand(f"{RESULTS}/traces/{{trace}}.parquet", trace=PLAN.reported_traces),
     output:
         f"{RESULTS}/apd.duckdb",
     log:

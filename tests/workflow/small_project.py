@@ -58,7 +58,7 @@ class Project:
 
     def stale(self, *arguments: str) -> dict[str, int]:
         """Jobs that would run, by rule, without the target rule."""
-        out = self.snakemake("--dry-run", "--quiet", "host", *arguments)
+        out = self.snakemake("--dry-run", "--quiet=host", *arguments)
         jobs = {rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", out.stdout + out.stderr, re.MULTILINE)}
         return {rule: n for rule, n in jobs.items() if rule not in ("total", "report")}
 

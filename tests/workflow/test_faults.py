@@ -115,7 +115,7 @@ def test_a_wrong_key_is_said_before_any_job(project: Project) -> None:
     ("override", "answer"),
     [
         ("replicates=0", "apd: config/config.yaml: replicates: 0 is less than the minimum of 1"),
-        ("trace=nowhere.jsonl", "apd: config/config.yaml: trace: there is no file nowhere.jsonl, nor a built-in trace of that name; built in: swebench-52"),
+        ("trace=nowhere.jsonl", "apd: config/config.yaml: trace: there is no file nowhere.jsonl, nor a built-in trace of that name; built in: swebench-52, tiny-8"),
         ("matrix=none", "apd: config/experiments/none.yaml: (file): cannot be read: No such file or directory"),
     ],
 )

@@ -134,6 +134,11 @@ class Plan:
         chosen = self.matrices["report"]
         return chosen + [name for name in self.kept if name not in chosen]
 
+    @property
+    def reported_traces(self) -> list[str]:
+        """The traces of those runs that this configuration replays; an imported run brought its own."""
+        return sorted({self.runs[name].trace for name in self.reported if name in self.runs})
+
     def listed(self, matrix: str) -> list[str]:
         """Runs of config/experiments/{matrix}.yaml."""
         if matrix not in self.matrices:
