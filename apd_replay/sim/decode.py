@@ -79,11 +79,7 @@ class DecodeWorker(Worker):
 
     def arrive(self, job: Job) -> None:
         """A request that a P will compute. What its session had here makes way for the KV that will come."""
-        needed = job.input + job.output
-        if needed > self.pool:
-            self.log.write(self.clock.now, loglines.too_long(job.rid, needed, self.pool))
-            job.stage = Stage.GONE
-            self.client.failed(job, "http_4xx", loglines.too_long(job.rid, needed, self.pool))
+        if self.refused(job):
             return
         self.settle()
         self._open(job.session)

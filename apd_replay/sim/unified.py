@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from apd_replay.sim import loglines
 from apd_replay.sim.clock import Clock
 from apd_replay.sim.cost import Cost
 from apd_replay.sim.job import Job, Stage
@@ -23,11 +22,7 @@ class UnifiedWorker(Worker):
         self.cache = PrefixCache(heads)
 
     def submit(self, job: Job) -> None:
-        needed = job.input + job.output
-        if needed > self.pool:
-            self.log.write(self.clock.now, loglines.too_long(job.rid, needed, self.pool))
-            job.stage = Stage.GONE
-            self.client.failed(job, "http_4xx", loglines.too_long(job.rid, needed, self.pool))
+        if self.refused(job):
             return
         job.stage = Stage.WAITING
         self.waiting.append(job)

@@ -264,6 +264,17 @@ class Worker:
                 self.complete_prompt(job)
         self._loop()
 
+    def refused(self, job: Job) -> bool:
+        """A request that the whole pool could not hold is answered at once."""
+        needed = job.input + job.output
+        if needed <= self.pool:
+            return False
+        message = loglines.too_long(job.rid, needed, self.pool)
+        self.log.write(self.clock.now, message)
+        job.stage = Stage.GONE
+        self.client.failed(job, "http_4xx", message)
+        return True
+
     def complete_prompt(self, job: Job) -> None:
         """The prompt's KV is complete, which yields an answer token; the rest takes a step each."""
         job.generated += 1
