@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from apd_replay import schemas
 from apd_replay.errors import RunError
@@ -18,6 +18,9 @@ from apd_replay.logs.links import Event
 from apd_replay.logs.parser import LogParser
 from apd_replay.logs.reading import Block, Reader, worker_name
 from apd_replay.logs.spool import Spool
+
+if TYPE_CHECKING:
+    from apd_replay.logs.fast import FastLane
 
 _PARALLEL_FROM_BYTES = 48 << 20
 _FAST_FROM_BYTES = 2 << 20  # below that, loading the fast path costs more than it saves
@@ -97,19 +100,30 @@ def collect(paths: list[Path], root: Path | None = None, *, fast: bool | None = 
 def _file(log: Log, parser: LogParser, path: Path, name: str, fast: bool | None) -> None:
     reader = Reader(path)
     parser.start_file(name)
-    read = _line_by_line
-    if fast or (fast is None and path.stat().st_size >= _FAST_FROM_BYTES):
-        from apd_replay.logs.fast import FastLane
-
-        read = FastLane(parser, log.samples, log.events, log.stats).block
+    lane = _fast_lane(log, parser, fast) if fast or (fast is None and path.stat().st_size >= _FAST_FROM_BYTES) else None
     for block in reader.blocks():
         if block.over_long:
             parser.over_long(block.data, block.first_line)
+        elif lane is not None:
+            lane.block(block)
         else:
-            read(parser, block)
+            _line_by_line(parser, block)
         _flush(log, parser)
+    if lane is not None:
+        lane.finish()
     _flush(log, parser, last=True)
     _account(log, parser, reader, name)
+
+
+def _fast_lane(log: Log, parser: LogParser, fast: bool | None) -> FastLane | None:
+    try:
+        from apd_replay.logs.fast import FastLane
+    except ImportError:
+        if fast:
+            raise
+        log.notices.append("large logs are read line by line, several times slower: there was no C compiler when this package was installed")
+        return None
+    return FastLane(parser, log.samples, log.events, log.stats)
 
 
 def _line_by_line(parser: LogParser, block: Block) -> None:

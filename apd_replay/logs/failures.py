@@ -15,10 +15,6 @@ _RID = re.compile(r"\breq\.rid='([^']*)'")
 _ROOM = re.compile(r"\bbootstrap_room=(\d{1,19})\b")
 _EXCEPTION = re.compile(r"with exception (.*)$", re.DOTALL)
 _KV_ERROR = re.compile(r"KVTransferError\(bootstrap_room=(\d{1,19})(?:, remote_endpoint=([^)]*))?\):\s?(.*)$", re.DOTALL)
-# nearly all such lines: head, rank, rid, room, reason
-TYPICAL = re.compile(
-    r"(Prefill transfer|Prefill bootstrap|Decode transfer|Decode handshake) failed for request rank=(\d+) (?:decode_req\.)?req\.rid='([^'\"\\\x00-\x1f\x7f]*)' "
-    r"(?:decode_req\.)?req\.bootstrap_room=\d{1,19} with exception KVTransferError\(bootstrap_room=(\d{1,19})\): (\S.*)", re.DOTALL)
 _PEER = re.compile(r"(?:remote mooncake session |Failed to send \w+ \w+(?: \w+)? of \d+ to |bootstrap_addr: )(\S+:\d+)\b")
 
 # what the reason says -> (kind on a P, kind on a D). On a D every failed transfer is a transfer_error: whether it was a real failure or
@@ -34,12 +30,6 @@ REASONS: tuple[tuple[str, str, str], ...] = (
 def read(message: str, head: re.Match[str]) -> tuple[dict[str, Any], bool]:
     """The event's columns, and whether the reason is there (else it may stand on the next physical line)."""
     side = "prefill" if head[1].startswith("Prefill") else "decode"
-    typical = TYPICAL.fullmatch(message)
-    if typical is not None:
-        row: dict[str, Any] = {"room": room_number(typical[4]), "peer": None, "rest": {}}
-        explain(row, typical[5].rstrip(), side)
-        row["rest"] = typical_rest(head[1], typical[2], typical[3], endpoint=bool(row["rest"]))
-        return row, True
     text = _EXCEPTION.search(message)
     error = _KV_ERROR.search(message)
     reason = error[3].strip() if error else text[1].strip() if text else ""
@@ -50,7 +40,7 @@ def read(message: str, head: re.Match[str]) -> tuple[dict[str, Any], bool]:
             rest[name] = int(match[1][:9]) if name == "rank" else match[1]
     if error is None:
         rest["no_kv_transfer_error"] = True
-    row = {"room": room_number(room[1]) if room else None, "peer": (error[2] if error else None), "rest": rest}
+    row = {"room": _room_number(room[1]) if room else None, "peer": (error[2] if error else None), "rest": rest}
     explain(row, reason, side)
     return row, bool(reason)
 
@@ -70,12 +60,6 @@ def explain(row: dict[str, Any], reason: str, side: str) -> None:
             row["rest"]["endpoint"] = True  # the D's status endpoint, not its Mooncake session
 
 
-def typical_rest(head: str, rank: str, rid: str, *, endpoint: bool) -> str:
-    """The `rest` of a typical line: what as_json would write, sooner."""
-    end = ', "endpoint": true' if endpoint else ""
-    return f'{{"head": "{head} failed", "rank": {int(rank[:9])}, "rid": "{rid}"{end}}}'
-
-
-def room_number(text: str) -> int | None:
+def _room_number(text: str) -> int | None:
     room = int(text)
     return room if room < 1 << 63 else None

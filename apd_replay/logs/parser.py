@@ -118,6 +118,11 @@ class LogParser:
         return self._bare(piece, number, offset)
 
     @property
+    def remembers(self) -> bool:
+        """Whether the lines so far left more behind than times, a role and counts."""
+        return bool(self.open or self.unexplained or self.launch or self.arguments or self.engine_address or self.bad_utf8 or self._message_line >= 0)
+
+    @property
     def has_served_enough(self) -> bool:
         return len(self.served) >= EVIDENCE_ROWS
 
@@ -190,18 +195,13 @@ class LogParser:
         self.tell_role(side)
         rest = row.pop("rest")
         name = head[1] + " failed"
-        if isinstance(rest, str):
-            row["rest"] = rest
-            return "row", name, self._keep(self.events, row, piece, number, offset, side)
         if rest.get("no_kv_transfer_error") or not complete:
             name += " (no reason on the line)"
         kept = self._keep(self.events, row, piece, number, offset, side)
-        if complete:
-            kept["rest"] = as_json(rest)
-        else:
+        if not complete:
             rest["wrapped"] = True
-            kept["rest"] = as_json(rest)
             self.unexplained = kept
+        kept["rest"] = as_json(rest)
         return "row", name, kept
 
     def _time_stats(self, message: str, piece: Piece, number: int, offset: int) -> tuple[str, str, Row | None]:

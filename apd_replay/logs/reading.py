@@ -12,7 +12,15 @@ from typing import IO
 
 from apd_replay.errors import InputError
 
-BLOCK_BYTES = 1 << 22
+try:
+    from apd_replay.logs._scan import count_lines
+except ImportError:  # nothing was compiled
+
+    def count_lines(data: bytes) -> int:
+        return data.count(b"\n")
+
+
+BLOCK_BYTES = 1 << 20  # few enough to stay in the processor's cache
 LINE_LIMIT = 1 << 20  # a longer line is counted and not read
 _ROTATED = re.compile(r"(?:\.gz|\.\d{1,4}|\.\d{4}-\d\d-\d\d(?:[_-]\d\d)?)+$")
 _SUFFIX = re.compile(r"\.(?:log|txt|out|err|jsonl)$")
@@ -83,7 +91,7 @@ class Reader:
                 continue
             block = carry + data[:end]
             yield Block(block, offset, line)
-            offset, line, carry = offset + len(block), line + block.count(b"\n"), data[end:]
+            offset, line, carry = offset + len(block), line + count_lines(block), data[end:]
         if carry:
             self.cut_last_line = True
             yield Block(carry, offset, line, over_long=len(carry) > LINE_LIMIT)

@@ -66,7 +66,7 @@ def parse_run(run_dir: Path, out_root: Path, experiment: str | None = None, repl
 
 
 def summary(logs: list[Log], notices: list[str]) -> Summary:
-    out = Summary(notices=[*notices, *(n for log in logs for n in log.notices)])
+    out = Summary(notices=list(dict.fromkeys([*notices, *(n for log in logs for n in log.notices)])))
     for account in (a for log in logs for a in log.accounts):
         out.files += 1
         out.lines += account["lines"]

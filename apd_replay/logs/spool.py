@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
@@ -54,10 +53,6 @@ class Spool:
         columns = [column.dictionary_encode() if field.name in REPEATED else column for column, field in zip(columns, self.schema, strict=True)]
         self.add_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
-    def add_columns(self, rows: int, columns: dict[str, Any]) -> None:
-        """Rows given by column: lists, numpy or Arrow arrays, or one value for all rows. A column that is not given is null."""
-        self.add_batch(pa.RecordBatch.from_arrays([_column(columns.get(f.name), f.type, rows) for f in self.schema], schema=self.schema))
-
     def add_batch(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows
         self._batches.append(batch)
@@ -95,21 +90,3 @@ class Spool:
             self._writer.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
-
-
-_NUMPY = {pa.int32(): np.int32, pa.int64(): np.int64, pa.float64(): np.float64}
-
-
-def _column(values: Any, kind: pa.DataType, rows: int) -> pa.Array:
-    if isinstance(values, pa.Array):
-        return values
-    if isinstance(values, np.ndarray):  # without a copy where the type is right already
-        values = np.ascontiguousarray(values, _NUMPY[kind])
-        return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(values)])
-    if isinstance(values, list):
-        return pa.array(values, pa.string()).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(values, kind)
-    if values is None:
-        return pa.nulls(rows, kind)
-    if pa.types.is_dictionary(kind):
-        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([values]))
-    return pa.repeat(pa.scalar(values, kind), rows)

@@ -20,19 +20,9 @@ _MEASURES = {
     "forward_duration": "forward_ms", "entry_time": "entry_ts", "transfer_total": "transfer_mb", "transfer_speed": "transfer_gb_s",
 }  # fmt: skip
 
-# a decode worker's line, or a prefill one without retries: the same columns as the long way, at once
-TYPICAL = re.compile(
-    r"ReqTimeStats\(rid=(?P<rid>[^,]*)(?:, bootstrap_room=(?P<room>[0-8]?[0-9]{1,18}))?, input_len=(?P<input_tokens>[0-9]{1,9}), cached_input_len=(?P<cached_tokens>[0-9]{1,9}), output_len=(?P<output_tokens>[0-9]{1,9}), "
-    r"type=(?P<side>\w+)\): (?:bootstrap_duration=(?P<bootstrap_ms>F)ms, )?(?:alloc_wait_duration=(?P<alloc_wait_ms>F)ms, )?(?:transfer_duration=(?P<transfer_ms>F)ms, )?"
-    r"queue_duration=(?P<queue_ms>F)ms, forward_duration=(?P<forward_ms>F)ms, entry_time=(?P<entry_ts>F)".replace("F)", r"[0-9]{1,15}\.[0-9]+)"))
-TYPES: dict[str, type[str] | type[int] | type[float]] = dict.fromkeys(_MEASURES.values(), float) | dict.fromkeys(_COUNTS.values(), int) | {"rid": str, "side": str}
-
 
 def read(message: str) -> dict[str, Any] | None:
     """The columns of request_stats; None: the line is cut."""
-    typical = TYPICAL.fullmatch(message)
-    if typical is not None:
-        return {"source": "time_stats", **{name: TYPES[name](value) for name, value in typical.groupdict().items() if value is not None}}
     match = _LINE.match(message)
     if match is None:
         return None

@@ -70,7 +70,7 @@ def figures(path: Path, fast: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("fast", [False], ids=["line by line"])
+@pytest.mark.parametrize("fast", [False, True], ids=["line by line", "compiled"])
 @pytest.mark.parametrize("row", index(), ids=lambda r: r["file"])
 def test_counts_of_the_index(row: dict[str, str], fast: bool) -> None:
     found = figures(LOGS / row["file"], fast)

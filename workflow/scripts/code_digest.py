@@ -55,11 +55,13 @@ def closure(*modules: str) -> list[Path]:
 def _file(module: str) -> Path | None:
     """None where `module` is a name inside a module rather than a module."""
     place = root().joinpath(*module.split("."))
-    return next((f for f in (place.with_suffix(".py"), place / "__init__.py") if f.is_file()), None)
+    return next((f for f in (place.with_suffix(".py"), place / "__init__.py", place.with_suffix(".c")) if f.is_file()), None)
 
 
 @functools.cache
 def _imports(file: Path) -> frozenset[str]:
+    if file.suffix == ".c":
+        return frozenset()
     found: set[str] = set()
     package = file.relative_to(root()).parts[:-1]
     for node in ast.walk(ast.parse(file.read_bytes())):
