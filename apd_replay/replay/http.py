@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from array import array
 from collections.abc import Coroutine, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from apd_replay.replay import admission
 from apd_replay.replay.client import Address, Client
@@ -91,9 +90,9 @@ class HttpDriver:
         self.health = ClientHealth()
         self._prompts, self._served_by = prompts, served_by
         self._lateness_file = lateness
-        self._ready: dict[str, tuple[array[int], bytes]] = {}
+        self._lateness: IO[str] | None = None
+        self._ready: dict[str, bytes] = {}
         self._late: dict[str, float] = {}
-        self._lateness: list[tuple[str, float]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> dict[str, Any]:
@@ -103,19 +102,19 @@ class HttpDriver:
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._t0 = self._loop.time()
         self.health.watch()
-        try:
-            self._do(self.core.start())
-            if self.settings.time_limit_s is not None:
-                self._loop.call_at(self._t0 + self.settings.time_limit_s, self._cut)
-            self._check_done()
-            await self._done
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._client.close()
-            health = self.health.stop()
-            self._write_lateness()
+        with self._lateness_file.open("w", encoding="utf-8") if self._lateness_file else nullcontext() as self._lateness:
+            try:
+                self._do(self.core.start())
+                if self.settings.time_limit_s is not None:
+                    self._loop.call_at(self._t0 + self.settings.time_limit_s, self._cut)
+                self._check_done()
+                await self._done
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                self._client.close()
+                health = self.health.stop()
         return health
 
     def now(self) -> float:
@@ -128,9 +127,11 @@ class HttpDriver:
         for command in commands:
             match command:
                 case WaitUntil(t, request):
+                    due = max(t, self.now())
                     if request.state is State.PLANNED:
-                        self._loop.call_at(self._t0 + t - BUILD_AHEAD_S, self._build, request)
-                    self._loop.call_at(self._t0 + t, self._wake, request, max(t, self.now()))
+                        self._loop.call_at(self._t0 + due - BUILD_AHEAD_S, self._prepare, request, due)
+                    else:
+                        self._loop.call_at(self._t0 + due, self._wake, request, due)
                 case Send(request):
                     self._start(self._serve(request, self.now()))
                 case AskAdmission(request):
@@ -156,6 +157,14 @@ class HttpDriver:
         """The last answer ends the run, once the calls that close its session are out."""
         if self.core.done and not self._tasks and not self._done.done():
             self._done.set_result(None)
+
+    def _prepare(self, request: Request, due: float) -> None:
+        """The prompt of a turn that waits; then its time."""
+        self._build(request)
+        if due <= self.now():
+            self._wake(request, due)
+        else:
+            self._loop.call_at(self._t0 + due, self._wake, request, due)
 
     def _wake(self, request: Request, due: float) -> None:
         if self._done.done():
@@ -191,8 +200,8 @@ class HttpDriver:
 
     async def _serve(self, request: Request, decided_t: float) -> None:
         self._build(request)
-        tokens, text = self._ready.pop(request.id)
-        pieces = body(text, request.asked_output_tokens, request.id, self.settings.temperature, self._bootstrap(request))
+        prompt = self._ready.pop(request.id)
+        pieces = body(prompt, request.asked_output_tokens, request.id, self.settings.temperature, self._bootstrap(request))
         sent = False
 
         def on_sent() -> None:
@@ -202,7 +211,8 @@ class HttpDriver:
                 request.dispatched_t = self.now()
                 late = self._late.pop(request.id, 0.0) + request.dispatched_t - decided_t
                 self.health.lateness_s.append(late)
-                self._lateness.append((request.id, late))
+                if self._lateness is not None:
+                    self._lateness.write(json.dumps({"request_id": request.id, "lateness_s": round(late, 6)}) + "\n")
 
         try:
             async with asyncio.timeout(self.settings.request_timeout_s):
@@ -210,7 +220,7 @@ class HttpDriver:
         except TimeoutError:
             result = Failure("client_timeout", f"no answer within {self.settings.request_timeout_s:g} s", self.now())
         result = _checked(request, result, self.now())
-        self._prompts.answered(request, tokens, text, result.output if isinstance(result, Answer) else None)
+        self._prompts.answered(request, prompt, result.output if isinstance(result, Answer) else None)
         if isinstance(result, Answer):
             commands = self.core.finished(self.now(), request, self._outcome(request, result))
         else:
@@ -264,11 +274,6 @@ class HttpDriver:
             again = request.history_tokens - answer.cached_tokens
             lost = again > min(KEPT_TOKENS_SLACK, max(request.history_tokens - 1, 0))
         return Outcome(answer.completion_tokens, answer.cached_tokens, answer.finish_reason, answer.retractions, lost)
-
-    def _write_lateness(self) -> None:
-        if self._lateness_file is not None:
-            rows = (json.dumps({"request_id": name, "lateness_s": round(late, 6)}) + "\n" for name, late in self._lateness)
-            self._lateness_file.write_text("".join(rows), encoding="utf-8")
 
 
 def _checked(request: Request, result: Answer | Failure, now: float) -> Answer | Failure:

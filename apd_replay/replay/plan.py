@@ -30,6 +30,7 @@ def plan(trace: Trace, experiment: Experiment, replicate: int) -> Plan:
     """Replicate n draws its start offsets from seed n, keyed by session: the same offsets in every experiment."""
     sessions, over, span = [], 0, 0.0
     chosen = trace.sessions[: experiment["first_sessions"]]
+    scaled = Gaps(experiment["gap_cap_s"], experiment.gap_scale)
     origin = min((s.turns[0].arrival_s for s in chosen), default=0.0)
     for session in chosen:
         turns = session.turns[: experiment["first_turns"]]
@@ -40,7 +41,6 @@ def plan(trace: Trace, experiment: Experiment, replicate: int) -> Plan:
         spread = experiment["start_spread_s"]
         offset = Random(f"start:{replicate}:{session.id}").uniform(0.0, spread) if spread else 0.0
         start = (kept[0].arrival_s - origin) / experiment.arrival_scale + offset
-        scaled = Gaps(experiment["gap_cap_s"], experiment.gap_scale)
         sessions.append(PlannedSession(session.id, start, Requests(kept, scaled)))
         span = max(span, start + sum(map(scaled.of, kept)))
     return Plan(tuple(sessions), over, span)

@@ -37,39 +37,34 @@ def as_json(tokens: Sequence[int]) -> bytes:
 
 
 class Prompts:
-    """`generated`: follow-up prompts carry the tokens that were really generated; otherwise stand-ins, as after a failed turn."""
+    """`generated`: follow-up prompts carry the tokens that were really generated; otherwise stand-ins, as after a failed turn.
+
+    A prompt is kept as JSON, without brackets: as it will be sent, and in no second form, since many sessions are open at once.
+    """
 
     def __init__(self, trace: Trace, seed: int, *, generated: bool) -> None:
         self._seed, self._generated = seed, generated
-        self._block_size = {s.id: s.turns[0].block_size for s in trace.sessions if s.turns}
-        self._history: dict[str, array[int]] = {}  # previous prompt + its answer
-        self._text: dict[str, bytes] = {}  # the same as JSON, without brackets
+        self._block_size = {s.id: s.turns[0].block_size for s in trace.sessions if s.turns and s.turns[0].block_size}
+        self._history: dict[str, bytes] = {}  # previous prompt + its answer
 
-    def build(self, request: Request) -> tuple[array[int], bytes]:
-        """The prompt of a turn that is due next in its session: token ids, and the same as JSON without brackets."""
+    def build(self, request: Request) -> bytes:
+        """The prompt of a turn that is due next in its session."""
+        history = self._history.pop(request.session, b"")
         kept = min(request.history_tokens, request.input_tokens)
-        history = self._history.pop(request.session, array("i"))
-        text = self._text.pop(request.session, b"")
-        if kept < len(history):
-            history = history[:kept]
-            text = as_json(history)
-        fresh = self._fresh(request, len(history))
-        tokens = history + fresh
-        if fresh:
-            text = b",".join((text, as_json(fresh))) if text else as_json(fresh)
-        return tokens, text
+        length = history.count(b",") + 1 if history else 0
+        if kept < length:
+            history, length = b",".join(history.split(b",", kept)[:kept]), kept
+        return _joined(history, as_json(self._fresh(request, length)))
 
-    def answered(self, request: Request, tokens: array[int], text: bytes, output: list[int] | None) -> None:
+    def answered(self, request: Request, prompt: bytes, output: list[int] | None) -> None:
         """Remember the turn for the next one. `output` is None after a failure: a stand-in of the asked length takes its place."""
         if output is None or not self._generated:
             count = request.asked_output_tokens if output is None else len(output)
             output = draw(f"{self._seed}:answer:{request.id}", count).tolist()
-        self._history[request.session] = tokens + array("i", output)
-        self._text[request.session] = b",".join((text, as_json(output))) if output else text
+        self._history[request.session] = _joined(prompt, as_json(output))
 
     def forget(self, session: str) -> None:
         self._history.pop(session, None)
-        self._text.pop(session, None)
 
     def _fresh(self, request: Request, start: int) -> array[int]:
         """Tokens of the prompt's positions from `start` to its end."""
@@ -81,3 +76,7 @@ class Prompts:
                 out += tokens[max(start - block * size, 0) : end - block * size]
         missing = end - start - len(out)
         return out + draw(f"{self._seed}:{request.session}:{request.turn}", missing) if missing > 0 else out
+
+
+def _joined(first: bytes, second: bytes) -> bytes:
+    return b",".join((first, second)) if first and second else first or second

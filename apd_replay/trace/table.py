@@ -12,6 +12,7 @@ from apd_replay.trace.assembly import digest
 from apd_replay.trace.model import Session, Trace, Turn
 
 ROWS_A_GROUP = 16_384
+ROWS_AT_ONCE = 2_048  # a group as Python's own objects takes several times its size
 
 
 def write(trace: Trace, path: Path) -> None:
@@ -38,21 +39,22 @@ def read(path: Path) -> Trace:
 
     try:
         with pq.ParquetFile(path) as file:  # read_table would load Arrow's datasets too: 50 MB
-            content = file.read()
+            missing = [n for n in schemas.TURNS.names if n not in file.schema_arrow.names]
+            if missing:
+                raise InputError(path, f"no turns table: column {missing[0]} is missing", remedy="write it with `apd trace convert`")
+            name, turns = "", []
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=schemas.TURNS.names, use_threads=False):  # a column a thread holds more
+                columns = {n: batch.column(n).to_pylist() for n in schemas.TURNS.names}
+                columns["hash_ids"] = [None if ids is None else tuple(ids) for ids in columns["hash_ids"]]
+                name = columns.pop("trace")[0]
+                turns += [Turn(*values) for values in zip(*columns.values(), strict=True)]
     except (OSError, pa.ArrowException) as error:
         raise InputError(path, f"not a readable Parquet file: {str(error).splitlines()[0]}") from None
-    missing = [n for n in schemas.TURNS.names if n not in content.column_names]
-    if missing:
-        raise InputError(path, f"no turns table: column {missing[0]} is missing", remedy="write it with `apd trace convert`")
-    if not content.num_rows:
+    if not turns:
         raise InputError(path, "holds no requests")
-    columns = {n: content.column(n).to_pylist() for n in schemas.TURNS.names}
-    columns["hash_ids"] = [None if ids is None else tuple(ids) for ids in columns["hash_ids"]]
-    names = [n for n in schemas.TURNS.names if n != "trace"]
-    turns = [Turn(*values) for values in zip(*(columns[n] for n in names), strict=True)]
     sessions = tuple(Session(id_, tuple(members)) for id_, members in groupby(turns, key=lambda t: t.session))
     _check_order(path, sessions)
-    return Trace(columns["trace"][0], digest(sessions), sessions)
+    return Trace(name, digest(sessions), sessions)
 
 
 def _check_order(path: Path, sessions: tuple[Session, ...]) -> None:
