@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import re
+import time
 from typing import Any
 
 POOL_TOKENS = 20_000
@@ -24,6 +25,7 @@ class StubServer:
         self._running = 0
         self._transfers = 0
         self.longest_batch = 0
+        self.steps: list[tuple[int, float]] = []  # requests at its beginning, seconds that it took: a sleep is longer on a busy machine
         self.url = ""
 
     async def __aenter__(self, port: int = 0) -> StubServer:
@@ -80,7 +82,9 @@ class StubServer:
         await asyncio.sleep(PREFILL_S + TOKEN_S * (len(ids) - cached))
         for n in range(1, tokens + 1):
             if n > 1:
-                await asyncio.sleep(STEP_S + REQUEST_S * self._running)
+                began, running = time.monotonic(), self._running
+                await asyncio.sleep(STEP_S + REQUEST_S * running)
+                self.steps.append((running, time.monotonic() - began))
             event = {"output_ids": [1] * n, "meta_info": {"completion_tokens": n, "cached_tokens": cached, "finish_reason": {"type": "length"} if n == tokens else None}}
             _chunk(writer, b"data: " + json.dumps(event).encode() + b"\n\n")
             await writer.drain()
