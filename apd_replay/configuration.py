@@ -75,11 +75,19 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Configuration:
-    """config.yaml and everything it points to. `directory` is the folder that holds it."""
+    """config.yaml and everything it points to. `directory` is the folder that holds it, `source` the list of experiments."""
 
     directory: Path
+    source: Path
     settings: dict[str, Any]
     experiments: dict[str, Experiment]
+
+    def experiment(self, name: str) -> Experiment:
+        """By its id, or by its name in the list (`E0` of `E0@my-trace`) where only one has it. Raises ConfigError."""
+        found = [e for e in self.experiments.values() if name in (e.id, e.base)]
+        if name in self.experiments or len(found) == 1:
+            return self.experiments.get(name) or found[0]
+        raise ConfigError(self.source, "experiments", f"{'several are' if found else 'no'} {name!r}; there are: {', '.join(self.experiments)}")
 
 
 def load(file: str | Path, matrix: str | None = None, overrides: dict[str, Any] | None = None) -> Configuration:
@@ -94,7 +102,7 @@ def load(file: str | Path, matrix: str | None = None, overrides: dict[str, Any] 
     settings = _checked(file, settings, _schema(directory, "config"))
     source = directory / "experiments" / f"{matrix or settings['matrix']}.yaml"
     experiments = _experiments(source, directory, settings)
-    return Configuration(directory, settings, experiments)
+    return Configuration(directory, source, settings, experiments)
 
 
 def _experiments(source: Path, directory: Path, config: dict[str, Any]) -> dict[str, Experiment]:

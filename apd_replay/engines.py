@@ -63,9 +63,7 @@ def replay(experiment: str, replicate: int, out: Path | None, results: Path | No
     if (out is None) == (results is None):
         raise click.UsageError("give either --out or --results")
     settings = configuration.load(config, matrix, overrides_of(overrides))
-    chosen = settings.experiments.get(experiment)
-    if chosen is None:
-        raise ConfigError(config, "experiments", f"no {experiment!r}; there are: {', '.join(settings.experiments)}")
+    chosen = settings.experiment(experiment)
     if out is not None and out.exists() and any(out.iterdir()):
         raise ConfigError("--out", str(out), "is not empty; a run is never written over another")
     from apd_replay.trace import load, table
@@ -75,7 +73,7 @@ def replay(experiment: str, replicate: int, out: Path | None, results: Path | No
         run(chosen, turns, replicate, out)
     elif results is not None:
         made = run_into_store(chosen, turns, replicate, results, expect)
-        click.echo(f"{experiment} r{replicate}: {'run' if made else 'in the store already'}")
+        click.echo(f"{chosen.id} r{replicate}: {'run' if made else 'in the store already'}")
 
 
 def overrides_of(pairs: tuple[str, ...]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ import yaml
 
 from apd_replay import configuration, engines
 from apd_replay.configuration import Experiment
-from apd_replay.errors import ConfigError
 from apd_replay.trace.model import Trace
 
 SPACE: dict[str, tuple[Any, ...]] = {
@@ -129,12 +128,9 @@ def tune(experiment: str, against: str, config: Path, overrides: tuple[str, ...]
     Prints the Pareto front of P99 TTFT (of the response) against throughput, by the simulator.
     """
     loaded = configuration.load(config, None, engines.overrides_of(overrides))
-    for name in (experiment, against):
-        if name not in loaded.experiments:
-            raise ConfigError(config, "experiments", f"no {name!r}; there are: {', '.join(loaded.experiments)}")
+    base, other = loaded.experiment(experiment), loaded.experiment(against)
     from apd_replay.trace import load
 
-    base = loaded.experiments[experiment]
     trace = load.load(base["trace"], base["trace_format"], loaded.directory)
     clusters = configuration.splits(loaded.directory, base.cluster["prefill"] + base.cluster["decode"])
     with ProcessPoolExecutor(jobs) as pool:
@@ -145,15 +141,14 @@ def tune(experiment: str, against: str, config: Path, overrides: tuple[str, ...]
     text += [f"{c.ttft_p99_s:10.2f} {c.throughput:9.1f} {c.errors:7.1f}  {', '.join(f'{k}: {v}' for k, v in c.settings.items())}" for c in pareto]
     click.echo("\n".join(text))
     best = found[0]
-    _write(out, loaded.experiments, (experiment, against), best, ["Written by `apd tune`: the choice `tuned`, and the front it was chosen from.", *text])
+    _write(out, (base, other), best, ["Written by `apd tune`: the choice `tuned`, and the front it was chosen from.", *text])
     click.echo(f"chosen: {', '.join(f'{k}: {v}' for k, v in best.settings.items())}\nwritten: {out}")
 
 
-def _write(out: Path, experiments: dict[str, Experiment], names: tuple[str, ...], best: Candidate, comment: list[str]) -> None:
-    base = experiments[names[0]]
-    plain = {name: _own(experiments[name]) for name in names}
-    plain["tuned"] = {**plain[names[0]], **experiment_settings(best.settings), "rows": base["rows"], "title": "chosen by apd tune"}
-    body = yaml.safe_dump({"experiments": {name.split("@")[0]: settings for name, settings in plain.items()}}, sort_keys=False)
+def _write(out: Path, compared: tuple[Experiment, Experiment], best: Candidate, comment: list[str]) -> None:
+    plain = {experiment.base: _own(experiment) for experiment in compared}
+    plain["tuned"] = {**_own(compared[0]), **experiment_settings(best.settings), "rows": compared[0]["rows"], "title": "chosen by apd tune"}
+    body = yaml.safe_dump({"experiments": plain}, sort_keys=False)
     draft = out.with_name(f".{out.name}")
     draft.write_text("".join(f"# {line}\n" for line in comment) + body, encoding="utf-8")
     draft.replace(out)

@@ -54,6 +54,20 @@ def test_defaults_come_from_the_schema(config: Path) -> None:
     assert (e0.gap_scale, e0.arrival_scale) == (1, 10)
 
 
+def test_an_experiment_goes_by_its_name_in_the_list_too(config: Path) -> None:
+    edit(config, trace="my-trace.jsonl")
+    loaded = configuration.load(config)
+    assert loaded.experiment("E0") is loaded.experiment("E0@my-trace") is loaded.experiments["E0@my-trace"]
+    with pytest.raises(ConfigError, match=r"experiments/matrix\.yaml: experiments: no 'E99'; there are: E0@my-trace, "):
+        loaded.experiment("E99")
+    file = config.parent / "experiments/matrix.yaml"
+    content = yaml.safe_load(file.read_text())
+    content["experiments"]["E0@other"] = content["experiments"]["E0"]
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    with pytest.raises(ConfigError, match="several are 'E0'; there are: E0@my-trace, "):
+        configuration.load(config).experiment("E0")
+
+
 def test_another_trace_or_engine_is_another_id(config: Path) -> None:
     edit(config, trace="traces/acg_seedlike.jsonl.gz")
     assert "E0@acg_seedlike" in configuration.load(config).experiments

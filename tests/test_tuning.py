@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from click.testing import CliRunner
 
@@ -67,7 +68,8 @@ def test_splits_are_the_clusters_of_as_many_gpus() -> None:
     assert configuration.splits(ROOT / "config", 8) == ["1p7d", "2p6d", "3p5d", "4p4d"]
 
 
-def test_the_choice_is_a_list_of_experiments_that_the_report_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trace", [None, "tiny-8"])
+def test_the_choice_is_a_list_of_experiments_that_the_report_runs(tmp_path: Path, trace: str | None) -> None:
     for folder in ("schema", "clusters", "hardware", "experiments"):
         (tmp_path / "config" / folder).mkdir(parents=True)
         for file in (ROOT / "config" / folder).glob("*.yaml"):
@@ -79,11 +81,14 @@ def test_the_choice_is_a_list_of_experiments_that_the_report_runs(tmp_path: Path
     content["defaults"] |= {"first_sessions": 3, "first_turns": 4}
     matrix.write_text(yaml.safe_dump(content))
     out = tmp_path / "config/experiments/tuned.yaml"
-    done = CliRunner().invoke(tune, ["--count", "3", "--jobs", "1", "--config", str(tmp_path / "config/config.yaml"), "--out", str(out)])
+    own = ["--set", f"trace={trace}"] if trace else []
+    done = CliRunner().invoke(tune, ["--count", "3", "--jobs", "1", "--config", str(tmp_path / "config/config.yaml"), "--out", str(out), *own])
     assert done.exit_code == 0, done.output
     assert "engine sim" in done.output and "chosen: cluster:" in done.output
     listed = configuration.load(tmp_path / "config/config.yaml", "tuned").experiments
-    assert list(listed) == ["E0", "E6", "tuned"]
+    suffix = f"@{trace}" if trace else ""
+    assert list(listed) == [f"E0{suffix}", f"E6{suffix}", f"tuned{suffix}"]
     matrix_e0 = configuration.load(tmp_path / "config/config.yaml").experiments["E0"]
-    assert listed["E0"].as_json() == matrix_e0.as_json()
-    assert (listed["tuned"]["concurrency"], listed["tuned"]["rows"], listed["tuned"]["title"]) == (32, "all", "chosen by apd tune")
+    assert listed[f"E0{suffix}"].as_json() == matrix_e0.as_json()
+    tuned = listed[f"tuned{suffix}"]
+    assert (tuned["concurrency"], tuned["rows"], tuned["title"]) == (32, "all", "chosen by apd tune")

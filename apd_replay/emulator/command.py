@@ -23,12 +23,8 @@ def emulate(experiment: str, port: int, logs: Path | None, replicate: int, confi
     from apd_replay import configuration
     from apd_replay.emulator.serve import serve
     from apd_replay.emulator.spec import Spec, places
-    from apd_replay.errors import ConfigError
 
-    settings = configuration.load(config, matrix)
-    chosen = settings.experiments.get(experiment)
-    if chosen is None:
-        raise ConfigError(config, "experiments", f"no {experiment!r}; there are: {', '.join(settings.experiments)}")
+    chosen = configuration.load(config, matrix).experiment(experiment)
     count = chosen.cluster["prefill"] + chosen.cluster["decode"] + chosen.cluster["workers"]
     ports = [n for k in range(count) for n in (port + k, port + count + k)]
     spec = Spec(chosen, replicate, places(chosen, ports), logs)

@@ -202,7 +202,7 @@ def _dump(file: IO[str], facts: dict[str, Any], stream: Iterator[Event]) -> int:
     file.write('{"displayTimeUnit": "ms", "otherData": ' + json.dumps(facts) + ', "traceEvents": [')
     count = 0
     for event in stream:
-        file.write(("\n" if count == 0 else ",\n") + json.dumps(event, allow_nan=False))
+        file.write(("\n" if count == 0 else ",\n") + json.dumps(event, allow_nan=False, ensure_ascii=False))  # Perfetto shows \\u escapes as they stand
         count += 1
     file.write("\n]}\n")
     return count
