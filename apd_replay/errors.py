@@ -11,6 +11,8 @@ from __future__ import annotations
 import unicodedata
 from pathlib import Path
 
+PLUGIN_SAYS = "apd_replay plugin: "  # a server's line on why our plugin ended it; what SGLang says after it is of no help
+
 
 def printable(text: str) -> str:
     """`text` with every control, format and line-breaking character as a backslash escape: what others wrote must not drive a terminal."""

@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from apd_replay.errors import PLUGIN_SAYS
+
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 LAST_LINES = 15
@@ -69,18 +71,19 @@ class Process:
         """None while it runs; negative: ended by that signal."""
         return self._child.poll()
 
-    def last_lines(self, count: int = LAST_LINES) -> str:
+    def _tail(self) -> list[str]:
         with open(self.log, "rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 64 * 1024))
-            lines = log.read().decode("utf-8", "replace").splitlines()
-        return "\n".join(lines[-count:])
+            return log.read().decode("utf-8", "replace").splitlines()
 
     def how_it_ended(self) -> str:
         status = self.exit_status
         if status is None:
             return f"{self.name} runs"
         ending = f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
-        return f"{self.name} {ending}; its last lines ({self.log}):\n{self.last_lines()}"
+        lines = self._tail()
+        reason = next((f": {line.removeprefix(PLUGIN_SAYS)}" for line in lines if line.startswith(PLUGIN_SAYS)), "")
+        return "\n".join([f"{self.name} {ending}{reason}; its last lines ({self.log}):", *lines[-LAST_LINES:]])
 
     def ask_to_end(self) -> None:
         self._signal_group(signal.SIGTERM)

@@ -57,11 +57,12 @@ class Numbers:
 
 
 def answer(question: Question, numbers: Numbers, resident_tokens: int | None, refusal: str, evicted_sessions: int, hint: Hint,
-           drained_tokens_per_s: float = 0.0) -> dict[str, Any]:
+           drained_tokens_per_s: float = 0.0, yielding_tokens: int = 0) -> dict[str, Any]:
     """The call's answer. `refusal`: why the session itself rules a direct turn out, empty where it does not. `drained_tokens_per_s`: at what
-    rate sessions lately left the worker (0: nobody knows)."""
+    rate sessions lately left the worker. `yielding_tokens`: in slots that will make way once the turn is there."""
     need = question.need(resident_tokens or 0)
-    fits = need <= numbers.available_tokens
+    short = need - numbers.available_tokens - yielding_tokens
+    fits = short <= 0
     used = numbers.total_tokens - numbers.available_tokens
     after = (used + need) / numbers.total_tokens
     return {
@@ -79,5 +80,5 @@ def answer(question: Question, numbers: Numbers, resident_tokens: int | None, re
         "running": numbers.running,
         "waiting": numbers.waiting,
         "evicted_session_count": evicted_sessions,
-        "recommended_pause_ms": hint(Pressure(numbers.transfer_queue, numbers.retracted_queue, after, need - numbers.available_tokens, drained_tokens_per_s)),
+        "recommended_pause_ms": hint(Pressure(numbers.transfer_queue, numbers.retracted_queue, after, short, drained_tokens_per_s)),
     }

@@ -85,6 +85,7 @@ def next_batch(resident: Resident, original: Callable[..., Any], scheduler: Any,
     as the stock function does; then SGLang's unified scheduling over the direct turns alone, which merges the last appends, keeps the
     books of a chunked one, and builds either the next append batch or a decode step.
     """
+    resident.once_a_loop()
     direct = [req for req in scheduler.waiting_queue if is_direct(req)]
     last = scheduler.last_batch
     handed = running_batch is not None  # the running batch is handed in and back, or stands in the scheduler

@@ -9,14 +9,17 @@ from typing import Any
 
 from apd_replay.sglang_plugin import admission, snapshot
 from apd_replay.sglang_plugin.admission import Question
+from apd_replay.sglang_plugin.events import Events
 from apd_replay.sglang_plugin.settings import Settings
 
 ADMIT = "/admit_direct_append"
 CLOSE = "/close_direct_session"
+NO_SNAPSHOT = {"can_admit": False, "reason": "no_snapshot", "evicted_session_count": 0, "recommended_pause_ms": 0.0}
 
 
-def add_routes(server: Any, settings: Settings, memory: mmap.mmap | None) -> None:
-    """`server`: SGLang's module entrypoints.http_server. `memory`: the scheduler's snapshot, where it answers admissions."""
+def add_routes(server: Any, settings: Settings, events: Events, memory: mmap.mmap | None) -> None:
+    """`server`: SGLang's module entrypoints.http_server. `memory`: the scheduler's snapshot. With `snapshot` it answers every admission; with
+    `commit` it is a probe: its no is the answer, a yes goes on to the scheduler, which sets the tokens aside. None: the scheduler answers all."""
     from fastapi import Request
     from fastapi.responses import JSONResponse
 
@@ -47,7 +50,12 @@ def add_routes(server: Any, settings: Settings, memory: mmap.mmap | None) -> Non
         except ValueError as error:
             return JSONResponse({"error": {"message": str(error)}}, status_code=400)
         if memory is not None:
-            return JSONResponse(from_snapshot(question, memory, settings))
+            answer = from_snapshot(question, memory, settings)
+            only = settings.admission == "snapshot"
+            if only or (answer is not None and not answer["can_admit"]):
+                answer = answer or NO_SNAPSHOT
+                events.record("admission", session=question.session, **answer)
+                return JSONResponse(answer)
         return await ask("apd_admission", AdmissionCall(body=json.dumps(body)))
 
     async def close(request: Request) -> JSONResponse:
@@ -66,21 +74,17 @@ def add_routes(server: Any, settings: Settings, memory: mmap.mmap | None) -> Non
     server.app.add_api_route(CLOSE, close, methods=["POST"])
 
 
-def from_snapshot(question: Question, memory: mmap.mmap, settings: Settings) -> dict[str, Any]:
-    """Answer from what the scheduler last wrote; it is not asked, evicts nothing and keeps nothing for the turn."""
+def from_snapshot(question: Question, memory: mmap.mmap, settings: Settings) -> dict[str, Any] | None:
+    """Answer from what the scheduler last wrote; it is not asked, evicts nothing and keeps nothing for the turn. None: nothing can be read."""
     try:
         reading = snapshot.read(memory)
     except snapshot.Torn:
-        reading = None
+        return None
     if reading is None:
-        return {"can_admit": False, "reason": "no_snapshot", "evicted_session_count": 0, "recommended_pause_ms": 0.0}
+        return None
     tokens = reading.tokens_of(question.session)
-    refusal = "no_session" if tokens is None else "busy" if tokens == snapshot.UNDER_WAY else ""
-    numbers = reading.numbers
-    if not refusal:  # idle slots of others make way once the turn is there
-        assert tokens is not None
-        others = sum(kept for kept in reading.slots.values() if kept > 0) - tokens
-        short = question.need(tokens) - numbers.available_tokens
-        out = admission.answer(question, numbers, tokens, refusal, 0, settings.pause_ms())
-        return {**out, "can_admit": short <= others, "reason": "admitted" if short <= others else "no_space", "mono": reading.mono_s}
-    return {**admission.answer(question, numbers, None, refusal, 0, settings.pause_ms()), "mono": reading.mono_s}
+    refusal = {None: "no_session", 0: "slot_lost", snapshot.UNDER_WAY: "busy"}.get(tokens, "")
+    kept = None if refusal else tokens
+    others = 0 if kept is None else sum(slot for slot in reading.slots.values() if slot > 0) - kept
+    answer = admission.answer(question, reading.numbers, kept, refusal, 0, settings.pause_ms(), reading.drained_tokens_per_s, yielding_tokens=others)
+    return {**answer, "snapshot_mono": reading.mono_s}

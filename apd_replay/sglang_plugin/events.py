@@ -9,6 +9,7 @@ import atexit
 import json
 import os
 import queue
+import sys
 import threading
 import time
 from typing import Any
@@ -42,7 +43,8 @@ class Events:
             self._thread.join(FLUSH_LIMIT_S)
 
     def _write(self) -> None:
-        assert self._file is not None
+        file = self._file
+        assert file is not None
         while True:
             lines, last = [], False
             taken = self._queue.get()
@@ -53,10 +55,15 @@ class Events:
                 taken = self._queue.get()
             else:
                 last = True
-            for line in lines:
-                os.write(self._file, line)
+            try:
+                for line in lines:
+                    os.write(file, line)
+            except OSError as error:  # a full disk must neither end the worker nor fill its memory
+                print(f"apd_replay events: none from here on: {error}", file=sys.stderr, flush=True)
+                last = True
             if last:
-                os.close(self._file)
+                self._file = None
+                os.close(file)
                 return
 
     def _line(self, taken: _Event) -> bytes:

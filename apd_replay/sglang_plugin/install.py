@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from apd_replay.errors import ApdError
+from apd_replay.errors import PLUGIN_SAYS, ApdError
 from apd_replay.sglang_plugin import direct, endpoints, hooks, links, memory, settings, snapshot
 from apd_replay.sglang_plugin.admission import Question
 from apd_replay.sglang_plugin.events import Events
@@ -33,7 +33,7 @@ def install() -> None:
         hooks.check_version(sglang.__version__)
         from apd_replay.sglang_plugin import messages
 
-        if told.admission == "snapshot" and snapshot.VARIABLE not in os.environ:
+        if told.looks_at_snapshot and snapshot.VARIABLE not in os.environ:
             os.environ[snapshot.VARIABLE] = snapshot.create()  # the first process of the server; its children inherit the place
         process = Process(told, Events(os.environ.get(settings.EVENTS)))
         messages.install()
@@ -46,8 +46,8 @@ def install() -> None:
 
 def refuse(why: str) -> NoReturn:
     """An exception would only be logged; SystemExit is not an Exception, and ends the process and with it the server."""
-    print(f"apd_replay plugin: {why}", file=sys.stderr, flush=True)
-    raise SystemExit(f"apd_replay plugin: {why}")
+    print(f"{PLUGIN_SAYS}{why}", file=sys.stderr, flush=True)
+    raise SystemExit(1)
 
 
 class Process:
@@ -90,9 +90,8 @@ class Process:
             refuse("resident sessions need one GPU a decode worker (tp, dp and pp of 1)")
         if not told.disaggregation_decode_enable_radix_cache:
             refuse("resident sessions need --disaggregation-decode-enable-radix-cache on decode workers")
-        where = os.environ.get(snapshot.VARIABLE)
-        writer = snapshot.Writer(snapshot.open_memory(where)) if self.settings.admission == "snapshot" and where else None
-        self.resident = Resident(scheduler, self.settings, self.events, writer)
+        memory = self._snapshot()
+        self.resident = Resident(scheduler, self.settings, self.events, snapshot.Writer(memory) if memory is not None else None)
         self.resident.publish()
 
     def _dispatcher(self, result: None, scheduler: Any) -> None:
@@ -150,8 +149,11 @@ class Process:
     def _serve(self, server_args: Any, *args: Any, **named: Any) -> None:
         from sglang.srt.entrypoints import http_server
 
-        if server_args.disaggregation_mode == "decode" and server_args.tokenizer_worker_num != 1:
+        decode = server_args.disaggregation_mode == "decode"
+        if decode and server_args.tokenizer_worker_num != 1:
             refuse("resident sessions need --tokenizer-worker-num 1")
+        endpoints.add_routes(http_server, self.settings, self.events, self._snapshot() if decode else None)
+
+    def _snapshot(self) -> mmap.mmap | None:
         where = os.environ.get(snapshot.VARIABLE)
-        read_only: mmap.mmap | None = snapshot.open_memory(where) if self.settings.admission == "snapshot" and where else None
-        endpoints.add_routes(http_server, self.settings, read_only)
+        return snapshot.open_memory(where) if where and self.settings.looks_at_snapshot else None

@@ -19,6 +19,7 @@ from apd_replay.sglang_plugin.snapshot import UNDER_WAY, Writer
 from apd_replay.sglang_plugin.tree import Tree
 
 log = logging.getLogger("sglang.srt.apd_replay")  # below SGLang's own loggers: the same handlers and line format
+REFRESH_S = 0.1  # how old the snapshot may become where no batch ends: requests that wait for room still change the queues
 
 
 class Resident:
@@ -30,6 +31,7 @@ class Resident:
         self.sessions = Sessions()
         self._hint = settings.pause_ms()
         self._drained = DrainMeter()
+        self._published_s = 0.0
 
     # calls ------------------------------------------------------------------------------------------------------------
 
@@ -109,8 +111,9 @@ class Resident:
 
     def make_room(self, short_tokens: int, but: Session | None = None) -> int:
         """Take slots away until so many more tokens can be allocated, or none is left to take. How many sessions lost theirs."""
+        self._now()
         freed, lost = 0, []
-        for session in self.sessions.victims(self.settings.eviction, self._now(), but):
+        for session in self.sessions.victims(self.settings.eviction, but):
             if freed >= short_tokens:
                 break
             tokens = session.tokens
@@ -125,7 +128,8 @@ class Resident:
 
     def reclaimable_tokens(self, but: Session | None = None) -> int:
         """The most that make_room can find; less where sessions share a prefix."""
-        return sum(s.tokens for s in self.sessions.victims(self.settings.eviction, time.monotonic(), but))
+        self._now()
+        return sum(s.tokens for s in self.sessions.victims(self.settings.eviction, but))
 
     def free_a_waiting_slot(self, but: Session | None) -> bool:
         """Waiting turns whose slots fill the pool would wait for each other for ever: the last to come loses its own."""
@@ -146,11 +150,18 @@ class Resident:
                 self.tree.unpin(self.sessions.drop(session))
                 self.events.record("slot_lost", session=session.id, tokens=tokens, reason="cache flushed")
 
+    def once_a_loop(self) -> None:
+        """Nothing else may happen for long: a lone request that waits for room would never see a late admission's reservation end."""
+        if self._now() - self._published_s >= REFRESH_S:
+            self.publish()
+
     def publish(self) -> None:
         if self._snapshot is not None:
-            usable = (Stage.IDLE, Stage.ADMITTED)
-            slots = {s.id: s.tokens if s.stage in usable else UNDER_WAY for s in self.sessions if s.stage is not Stage.COLD}
-            self._snapshot.write(self._numbers(None), slots)
+            self._published_s = self._now()
+            there = [s for s in self.sessions if not s.closing]
+            there.sort(key=lambda s: s.stage is Stage.COLD)  # where not all fit, those with a slot do
+            slots = {s.id: UNDER_WAY if s.stage in (Stage.QUEUED, Stage.RUNNING) else s.tokens for s in there}
+            self._snapshot.write(self._numbers(None), slots, self._drained.rate(self._published_s))
 
     # what the above share ---------------------------------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ class Sessions:
         del self._open[name]
         return session, self._let_go(session, Stage.COLD)
 
-    def victims(self, eviction: str, now: float, but: Session | None = None) -> list[Session]:
+    def victims(self, eviction: str, but: Session | None = None) -> list[Session]:
         """Who may lose its slot, first to go first: idle sessions in the order of replay/eviction.py. `tiered`: behind them the admitted ones
         whose turn has not come, oldest admission first (they are told by a lost slot).
         """

@@ -37,6 +37,11 @@ class Settings:
     overshoot_per_usage: float = 1000.0
     admission_expires_s: float = 10.0
 
+    @property
+    def looks_at_snapshot(self) -> bool:
+        """Does the HTTP process answer admissions itself (`commit`: those that it refuses)?"""
+        return self.admission != "coupled"
+
     def pause_ms(self) -> Hint:
         return hints.formula(self.hint, self.overshoot_per_usage)
 

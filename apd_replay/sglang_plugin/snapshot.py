@@ -1,8 +1,9 @@
 """A worker's numbers and slots in memory that its HTTP process reads without asking the scheduler and without a lock.
 
 One writer (the scheduler), any number of readers. The sequence number is odd while a write is under way; a reader that meets an odd
-number, or another one after reading, reads again. Layout, little endian: sequence (u64), count of slots (u64), monotonic time (f64),
-the numbers (8 x i64), then a slot each 16 bytes: the session's digest (8 bytes), tokens (i64). A slot under way has -1 tokens.
+number, or another one after reading, reads again. Layout, little endian: sequence (u64), count of sessions (u64), monotonic time (f64),
+rate at which sessions leave (f64, tokens/s), the numbers (8 x i64), then each open session, 16 bytes: the digest of its name (8 bytes),
+tokens kept (i64; -1: a turn is under way, 0: nothing is kept).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from hashlib import blake2b
 from apd_replay.sglang_plugin.admission import Numbers
 
 VARIABLE = "APD_SGLANG_SNAPSHOT"  # where the memory is; set by the first process of a server for its children
-CAPACITY = 8192  # slots; what does not fit is not resident for a reader
+CAPACITY = 8192  # sessions; one that does not fit is unknown to a reader
 
-_HEAD = struct.Struct("<QQd8q")
+_HEAD = struct.Struct("<QQdd8q")
 _SLOT = struct.Struct("<8sq")
 _SEQUENCE = struct.Struct("<Q")
 SIZE = _HEAD.size + CAPACITY * _SLOT.size
@@ -37,6 +38,7 @@ class Reading:
     """`slots`: tokens kept, by digest of the session's name."""
 
     mono_s: float
+    drained_tokens_per_s: float
     numbers: Numbers
     slots: dict[bytes, int]
 
@@ -68,24 +70,24 @@ class Writer:
         self._memory = memory
         self._sequence = 0
 
-    def write(self, numbers: Numbers, slots: Mapping[str, int]) -> None:
+    def write(self, numbers: Numbers, slots: Mapping[str, int], drained_tokens_per_s: float = 0.0) -> None:
         body = b"".join(_SLOT.pack(digest(name), tokens) for name, tokens in list(slots.items())[:CAPACITY])
         self._sequence += 2
         _SEQUENCE.pack_into(self._memory, 0, self._sequence - 1)
         self._memory[_HEAD.size : _HEAD.size + len(body)] = body
-        _HEAD.pack_into(self._memory, 0, self._sequence - 1, len(body) // _SLOT.size, time.monotonic(), *astuple(numbers))
+        _HEAD.pack_into(self._memory, 0, self._sequence - 1, len(body) // _SLOT.size, time.monotonic(), drained_tokens_per_s, *astuple(numbers))
         _SEQUENCE.pack_into(self._memory, 0, self._sequence)
 
 
 def read(memory: mmap.mmap) -> Reading | None:
     """None: nothing written yet. Raises Torn."""
     for _ in range(TRIES):
-        sequence, count, mono_s, *numbers = _HEAD.unpack_from(memory, 0)
+        sequence, count, mono_s, drained, *numbers = _HEAD.unpack_from(memory, 0)
         if sequence == 0:
             return None
         if sequence % 2:
             continue
         body = memory[_HEAD.size : _HEAD.size + min(count, CAPACITY) * _SLOT.size]
         if _SEQUENCE.unpack_from(memory, 0)[0] == sequence:
-            return Reading(mono_s, Numbers(*numbers), dict(_SLOT.iter_unpack(body)))
+            return Reading(mono_s, drained, Numbers(*numbers), dict(_SLOT.iter_unpack(body)))
     raise Torn

@@ -89,6 +89,12 @@ def test_a_server_that_dies_on_start_says_its_last_lines_and_takes_the_others_al
     assert eventually(lambda: not any(map(alive, pids(tmp_path, servers))))
 
 
+def test_why_the_plugin_ended_a_server_is_said_first(tmp_path: Path) -> None:
+    """SGLang's own tracebacks come after it, and are longer than what is quoted."""
+    with pytest.raises(RunError, match=r"decode-0 ended with status 1: no such hook; its last lines .*\n  traceback 25\n"), Servers([server("refuse")], tmp_path):
+        pass
+
+
 def test_a_server_that_dies_later_is_noticed(tmp_path: Path) -> None:
     with Servers([server("ready")], tmp_path) as servers:
         servers.check()

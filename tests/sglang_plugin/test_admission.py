@@ -32,6 +32,13 @@ def test_the_last_token_decides(available: int, admitted: bool) -> None:
     assert found["can_admit"] is admitted and found["reason"] == ("admitted" if admitted else "no_space")
 
 
+@pytest.mark.parametrize(("yielding", "admitted"), [(100, True), (99, False)])
+def test_slots_that_will_make_way_count_as_room_and_not_as_free(yielding: int, admitted: bool) -> None:
+    found = answer(Question("s", 500, 0, 200), NUMBERS, 200, "", 0, Settings(hint="drain").pause_ms(), 1.0, yielding_tokens=yielding)
+    assert found["can_admit"] is admitted and found["available_tokens"] == 400
+    assert found["recommended_pause_ms"] == (0.0 if admitted else 1000.0)
+
+
 def test_history_that_is_not_kept_is_needed_too() -> None:
     assert ask(history=250, resident=200)["needed_tokens"] == 200
     assert ask(history=None, resident=7)["needed_tokens"] == 150

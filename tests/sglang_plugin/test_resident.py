@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from apd_replay.sglang_plugin import direct, links, memory, resident
+from apd_replay.sglang_plugin import direct, links, memory, resident, snapshot
 from apd_replay.sglang_plugin.admission import Question
 from apd_replay.sglang_plugin.events import Events
 from apd_replay.sglang_plugin.resident import Resident
@@ -50,13 +50,13 @@ Make = Callable[..., Resident]
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
-    def make(total: int = 1000, **told: Any) -> Resident:
+    def make(total: int = 1000, writer: snapshot.Writer | None = None, **told: Any) -> Resident:
         pool = Pool(total)
         monkeypatch.setattr(resident, "Tree", lambda scheduler: pool)
         scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[]), waiting_queue=[],
                                     disagg_decode_prealloc_queue=SimpleNamespace(queue=[], retracted_queue=[]),
                                     disagg_decode_transfer_queue=SimpleNamespace(queue=[]))  # fmt: skip
-        return Resident(scheduler, Settings(**told), Events(str(tmp_path / "events.jsonl")), None)
+        return Resident(scheduler, Settings(**told), Events(str(tmp_path / "events.jsonl")), writer)
 
     return make
 
@@ -135,6 +135,44 @@ def test_an_admission_that_is_not_used_expires(make: Make, monkeypatch: pytest.M
     monkeypatch.setattr(resident.time, "monotonic", lambda: now + 6)
     assert worker.admit(question("b", append=30))["can_admit"]
     assert [e["session"] for e in events_of(worker, tmp_path, "admission_expired")] == ["a"]
+
+
+def test_a_reservation_ends_on_time_although_nobody_calls(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that waits for the reserved tokens, alone: SGLang's loop turns, and nothing else happens."""
+    worker = make(admission="commit", admission_expires_s=5)
+    turn(worker, "a")
+    now = resident.time.monotonic()
+    worker.admit(question("a", append=30))
+    scheduler = SimpleNamespace(waiting_queue=[], chunked_req=None, last_batch=None)
+    for later, reserved in ((4.9, 30), (5.1, 0)):
+        monkeypatch.setattr(resident.time, "monotonic", lambda later=later: now + later)
+        direct.next_batch(worker, lambda scheduler: None, scheduler)
+        assert worker.sessions.reserved_tokens() == reserved
+
+
+def test_the_snapshot_tells_each_open_session_and_follows_a_loop_without_batches(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = snapshot.open_memory(snapshot.create())
+    worker = make(writer=snapshot.Writer(place))
+    for name in ("idle", "cold", "under way", "closing"):
+        turn(worker, name)
+    worker.arrived(request("under way", 1, 120, output=0, host=direct.MARK), direct=True)
+    worker.arrived(request("closing", 1, 120, output=0, host=direct.MARK), direct=True)
+    cold = worker.sessions.get("cold")
+    assert cold is not None
+    worker.tree.unpin(worker.sessions.drop(cold))
+    worker.close("closing")
+    turn(worker, "gone")
+    worker.close("gone")
+    found = snapshot.read(place)
+    assert found is not None and found.drained_tokens_per_s > 0
+    assert [found.tokens_of(name) for name in ("idle", "cold", "under way", "closing", "gone")] == [100, 0, snapshot.UNDER_WAY, None, None]
+    worker._scheduler.disagg_decode_prealloc_queue.queue.append("waits")
+    now = resident.time.monotonic()
+    for later, waiting in ((0.0, 0), (resident.REFRESH_S + 0.01, 1)):
+        monkeypatch.setattr(resident.time, "monotonic", lambda later=later: now + later)
+        worker.once_a_loop()
+        found = snapshot.read(place)
+        assert found is not None and found.numbers.prealloc_queue == waiting
 
 
 def test_a_direct_turn_keeps_its_slot_until_it_is_in_a_batch(make: Make) -> None:

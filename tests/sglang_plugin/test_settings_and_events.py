@@ -53,6 +53,16 @@ def test_events_are_lines_with_both_clocks(tmp_path: Path) -> None:
     assert all(r["pid"] == os.getpid() and r["mono"] > 0 and r["ts"] > 1.7e9 for r in rows)
 
 
+def test_a_full_disk_ends_the_events_and_not_the_worker(capfd: pytest.CaptureFixture[str]) -> None:
+    events = Events("/dev/full")
+    events.record("batch")
+    events._thread.join(5)
+    events.record("batch")
+    assert events._queue.empty(), "nobody would ever take it"
+    events.close()
+    assert capfd.readouterr().err.startswith("apd_replay events: none from here on: ")
+
+
 def test_without_a_file_nothing_is_kept() -> None:
     events = Events(None)
     events.record("batch")

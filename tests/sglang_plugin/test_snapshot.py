@@ -46,8 +46,7 @@ def test_a_writer_that_died_half_way_is_noticed() -> None:
     struct.pack_into("<Q", memory, 0, 3)
     with pytest.raises(snapshot.Torn):
         snapshot.read(memory)
-    answer = endpoints.from_snapshot(Question("a", 1, 1), memory, Settings(admission="snapshot"))
-    assert not answer["can_admit"] and answer["reason"] == "no_snapshot"
+    assert endpoints.from_snapshot(Question("a", 1, 1), memory, Settings(admission="snapshot")) is None
 
 
 class Raced(mmap.mmap):
@@ -106,11 +105,21 @@ def test_readings_are_never_mixed_while_a_writer_is_at_work() -> None:
     ("a", 120, True, "admitted"),  # 100 free, and b's 40 idle tokens make way
     ("a", 141, False, "no_space"),
     ("busy", 1, False, "busy"),
+    ("cold", 1, False, "slot_lost"),
     ("unknown", 1, False, "no_session"),
 ])  # fmt: skip
 def test_the_answer_from_the_snapshot(session: str, appended: int, admitted: bool, reason: str) -> None:
     memory = snapshot.open_memory(snapshot.create())
-    snapshot.Writer(memory).write(NUMBERS, {"a": 200, "b": 40, "busy": snapshot.UNDER_WAY})
+    snapshot.Writer(memory).write(NUMBERS, {"a": 200, "b": 40, "busy": snapshot.UNDER_WAY, "cold": 0})
     answer = endpoints.from_snapshot(Question(session, appended, 0), memory, Settings(admission="snapshot"))
+    assert answer is not None
     assert (answer["can_admit"], answer["reason"]) == (admitted, reason)
     assert answer["queue_depth"] == 4 and answer["evicted_session_count"] == 0
+
+
+def test_the_drain_hint_knows_the_rate_at_which_sessions_left() -> None:
+    """250 tokens wanted, 100 free; sessions leave 50 tokens a second behind."""
+    memory = snapshot.open_memory(snapshot.create())
+    snapshot.Writer(memory).write(NUMBERS, {"a": 10}, drained_tokens_per_s=50.0)
+    answer = endpoints.from_snapshot(Question("b", 250, 0), memory, Settings(admission="snapshot", hint="drain"))
+    assert answer is not None and answer["recommended_pause_ms"] == pytest.approx(3000.0)
