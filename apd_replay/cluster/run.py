@@ -90,7 +90,7 @@ async def _replay(experiment: Experiment, trace: Trace, planned: Plan, replicate
         _warn(health, ended)
         writer.finish({
             "experiment": experiment.id, "replicate": replicate, "engine": experiment["engine"], "status": "truncated" if core.truncated else "complete",
-            "cluster": experiment["cluster"], "hardware": experiment["hardware"], "policy": experiment["policy"], "time_scale": experiment["time_scale"],
+            "cluster": experiment["cluster"], "hardware": "cpu" if experiment.cluster["device"] == "cpu" else experiment["hardware"], "policy": experiment["policy"], "time_scale": experiment["time_scale"],
             "concurrency": experiment["concurrency"], "seed": replicate, "model": experiment["sglang"]["model"] or experiment.cluster["model"],
             "started_ts": started_ts, "duration_s": round(duration_s, 6), "requests": writer.rows, "errors": writer.errors, "planned": core.planned,
             "over_context": planned.over_context, "peak_inflight": core.peak_inflight, "client": health, "workers_ended": ended,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ _ENVIRONMENT = {"TZ": "UTC", "SGLANG_LOG_MS": "1", "SGLANG_HOST_IP": HOST, "PYTH
 # for a float32 model, gains nothing without AMX and blurs what a test compares.
 _CPU_ARGUMENTS = ("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--sleep-on-idle")
 _CPU_DECODE = ("--disaggregation-decode-retraction-backup", "cpu_tensor")
+_CPU_DECODE_SINCE = (0, 5, 18)  # earlier versions have no such option, and back up in plain memory
 _CPU_ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX": "0"}
 
 
@@ -49,6 +51,8 @@ def servers(experiment: Experiment, replicate: int) -> list[Server]:
         own = [*_ARGUMENTS, "--host", HOST, "--port", str(port), "--nccl-port", str(rendezvous), "--random-seed", str(replicate), "--weight-version", name]
         own += _CPU_ARGUMENTS if cluster["device"] == "cpu" else ("--base-gpu-id", str(gpu))
         own += _role_arguments(cluster, role, bootstrap)
+        if role == "decode" and cluster["device"] == "cpu" and _release(interpreter) >= _CPU_DECODE_SINCE:
+            own += _CPU_DECODE
         told = [*cluster["server_args"], *cluster.get(f"{role}_args", []), *experiment["sglang"]["server_args"]]
         out.append(Server(
             name, role, (interpreter, "-m", "sglang.launch_server", "--model-path", model, *own, *told), variables, Address(HOST, port), READY,
@@ -71,9 +75,14 @@ def _role_arguments(cluster: dict[str, Any], role: str, bootstrap_port: int) -> 
     if role == "prefill":
         out += ["--disaggregation-bootstrap-port", str(bootstrap_port)]
     if role == "decode":
-        out += [*(["--disaggregation-decode-enable-radix-cache"] if cluster["decode_radix_cache"] else []),
-                *(_CPU_DECODE if cluster["device"] == "cpu" else ())]  # fmt: skip
+        out += ["--disaggregation-decode-enable-radix-cache"] if cluster["decode_radix_cache"] else []
     return out
+
+
+def _release(interpreter: str) -> tuple[int, ...]:
+    """SGLang's version as three numbers; one that cannot be read counts as new."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", environment.versions(interpreter).get("sglang", ""))
+    return tuple(int(n) for n in found.groups()) if found else _CPU_DECODE_SINCE
 
 
 def _router(interpreter: str, variables: dict[str, str], workers: list[Address], port: int, metrics_port: int) -> Server:

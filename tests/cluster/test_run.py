@@ -72,6 +72,7 @@ def test_a_run_leaves_its_whole_directory(tmp_path: Path) -> None:
     running.run(experiment(loads_every_s=0.05), TRACE, 3, tmp_path, launcher=fakes)
     manifest = json.loads((tmp_path / "run.json").read_text())
     assert (manifest["status"], manifest["requests"], manifest["errors"], manifest["seed"], manifest["replicate"]) == ("complete", 12, 0, 3, 3)
+    assert manifest["hardware"] == "cpu", "whatever the simulator's coefficients are"
     assert set(manifest["workers"]) == {"prefill-0", "decode-0", "decode-1"} and manifest["workers"]["prefill-0"]["bootstrap_port"] == 8998
     assert manifest["client"]["dispatch_lateness_s"]["max"] >= 0 and manifest["workers_ended"] == {}
     assert {r["status"] for r in rows(tmp_path)} == {"ok"} and {r["decode_worker"] for r in rows(tmp_path)} == {"decode-0", "decode-1"}

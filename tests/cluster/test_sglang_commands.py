@@ -78,7 +78,8 @@ def test_servers_stay_on_the_loopback_interface_unless_a_host_is_given() -> None
     assert not sglang.servers(experiment({"workers": 1, "server_args": ["--host", "0.0.0.0"]}, policy="round_robin"), 1)[0].loopback_only
 
 
-def test_a_machine_without_a_gpu_gets_what_it_needs(tmp_path: Path) -> None:
+def test_a_machine_without_a_gpu_gets_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "versions", lambda interpreter: {"sglang": "0.5.21"})
     cpu = {"prefill": 1, "decode": 1, "device": "cpu", "model": "tiny-llama"}
     prefill, decode = sglang.servers(experiment(cpu), 1)
     assert option(prefill, "--max-total-tokens") == option(decode, "--max-total-tokens") == str(sglang.CPU_POOL_TOKENS)
@@ -87,6 +88,13 @@ def test_a_machine_without_a_gpu_gets_what_it_needs(tmp_path: Path) -> None:
     assert option(prefill, "--model-path") == str(tmp_path / "venv/tiny-llama") and prefill.environment["HF_HUB_OFFLINE"] == "1"
     with pytest.raises(RunError, match="no model nowhere"):
         sglang.servers(experiment({**cpu, "model": "nowhere"}), 1)
+
+
+@pytest.mark.parametrize(("version", "told"), [("0.5.15.post1", False), ("0.5.17", False), ("0.5.18", True), ("0.6.0rc1", True), ("unknown", True)])
+def test_an_option_that_a_version_does_not_have_is_left_out(version: str, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "versions", lambda interpreter: {"sglang": version})
+    _, decode = sglang.servers(experiment({"prefill": 1, "decode": 1, "device": "cpu", "model": "tiny-llama"}), 1)
+    assert ("--disaggregation-decode-retraction-backup" in decode.argv) is told
 
 
 def test_gpus_must_fit_the_workers() -> None:

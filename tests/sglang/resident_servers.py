@@ -15,12 +15,10 @@ from real_servers import TIMEOUT_S, Cluster, experiment, tokens, write_trace
 
 from apd_replay.cluster import sglang
 from apd_replay.cluster.servers import Server
-from apd_replay.replay import environment
 
 POOL_FOR_TWO = 480  # tokens: two of the sessions below at their full length, and a little more
 APPEND_CHUNK_TOKENS = 64  # an append of more is computed in pieces
 EXPIRES_S = 4.0
-_RETRACTION_BACKUP = "--disaggregation-decode-retraction-backup"  # SGLang 0.5.15 has no such option, and on CPU needs none
 
 
 def specs(folder: Path) -> list[Server]:
@@ -30,9 +28,6 @@ def specs(folder: Path) -> list[Server]:
     out = []
     for server in sglang.servers(experiment(folder, trace, cluster="one-three", resident=True, backpressure="composite", sglang={"plugin": True}), 1):
         argv, told = list(server.argv), {"admission_expires_s": EXPIRES_S, "hint": "composite"}
-        if _RETRACTION_BACKUP in argv and environment.versions(environment.python())["sglang"].startswith("0.5.15"):
-            at = argv.index(_RETRACTION_BACKUP)
-            del argv[at : at + 2]
         if server.name == "decode-0":
             argv += ["--chunked-prefill-size", str(APPEND_CHUNK_TOKENS)]
         if server.name == "decode-1":

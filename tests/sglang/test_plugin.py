@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -36,6 +37,7 @@ from resident_servers import (
 
 from apd_replay.cluster.run import run
 from apd_replay.cluster.servers import Servers
+from apd_replay.errors import RunError
 
 pytestmark = pytest.mark.sglang
 
@@ -70,6 +72,7 @@ def healthy(cluster: Cluster, *decodes: str) -> None:
     """SGLang checks its pool's books whenever it is idle, and ends over a leak. Give it the time to be idle, then see it alive."""
     time.sleep(1.5)
     for decode in decodes:
+        assert not [name for name in cluster.specs[decode].environment if "MEM_CHECK" in name], "nothing switches the check off"
         assert decode not in cluster.servers.ended()
         assert "leak" not in cluster.log(decode).split("server_args=")[-1].partition("\n")[2]
         assert httpx.get(f"{cluster.specs[decode].address.url}/health_generate", timeout=60).status_code in (200, 404)
@@ -98,6 +101,15 @@ def test_what_cannot_be_hooked_ends_the_process_in_one_line(interpreter: str, sp
     done = subprocess.run([interpreter, "-c", code], capture_output=True, text=True, env=variables, timeout=300)
     assert done.returncode == 1 and "served on" not in done.stdout
     assert [line for line in done.stderr.splitlines() if line.startswith("apd_replay plugin: ") and words in line]
+
+
+def test_a_worker_that_cannot_keep_sessions_does_not_come_up(tmp_path: Path) -> None:
+    """What only the scheduler's process finds out ends the whole server, and says why."""
+    needed = "--disaggregation-decode-enable-radix-cache"
+    decode = next(s for s in specs(tmp_path) if s.role == "decode")
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(RunError, match=f"decode-0 ended with status 1: resident sessions need {needed}"), Servers([replace(decode, argv=tuple(a for a in decode.argv if a != needed))], tmp_path / "logs"):
+        pass
 
 
 @pytest.mark.parametrize("decode", ["decode-0", "decode-2"])
@@ -257,6 +269,19 @@ def test_of_two_admissions_for_the_last_tokens_one_wins_where_they_commit(cluste
         for agent in (a, b):
             agent.close()
         assert held(cluster, decode) == 0
+
+
+def test_a_commit_asks_the_scheduler_only_what_its_snapshot_allows(cluster: Cluster) -> None:
+    agent = Agent(cluster, "decode-1", "probe")
+    agent.turn()
+    refused, admitted = agent.ask(append=POOL_FOR_TWO), agent.ask()
+    assert (refused["reason"], admitted["reason"]) == ("no_space", "admitted")
+    assert ("snapshot_mono" in refused, "snapshot_mono" in admitted) == (True, False)
+    told = {e["can_admit"]: e["pid"] for e in plugin_events(cluster, "decode-1", "admission") if e["session"] == "probe"}
+    scheduler = plugin_events(cluster, "decode-1", "scheduler_ready")[0]["pid"]
+    assert told[True] == scheduler and told[False] not in (scheduler, None), "each answer is an event of the process that gave it"
+    agent.close()
+    nothing_is_held(cluster, "decode-1")
 
 
 def test_turns_that_outgrow_the_pool_are_retracted_and_come_back_right(cluster: Cluster) -> None:
