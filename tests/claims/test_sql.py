@@ -90,7 +90,8 @@ REJECTED = {"status": "error", "error_kind": "peer_dead", "finished_t": 33.0}
 def test_s2_trims_and_peaks_are_unknown_without_a_log(world: World) -> None:
     rows = [room(1, **FAILED), room(2, **REJECTED), room(3, decode_worker="decode-1")]
     trim = {"worker": "decode-0", "kind": "trim"}
-    world.run("E0", 1, requests=rows, events=[trim], samples=[{"worker": "decode-0", "token_usage": 0.97}, {"worker": "decode-0", "token_usage": 0.5}])
+    world.run("E0", 1, requests=rows, events=[trim], samples=[{"worker": "decode-0", "kind": "prefill", "token_usage": 0.97},  # a D with the plugin appends
+                                                                   {"worker": "decode-0", "token_usage": 0.5}])  # fmt: skip
     world.run("E0", 2, requests=rows)
     assert world.value("s2", "failed_rooms", 1, "decode-0") == 2
     assert world.value("s2", "failed_rooms", 1, "decode-1") == 0

@@ -132,6 +132,8 @@ def add_run(
                 "detail": "<i>x</i>",
             }
         )
+        down = {**key, "worker": "prefill-1", "role": "prefill", "file": "logs/prefill-1.log", "offset": 0, "launch": 1, "kind": "crash"}
+        events += [{**down, "line": 8, "t": 1.5}, {**down, "line": 9, "t": duration + 0.5}]
     rows = {
         "requests": requests,
         "worker_samples": samples,

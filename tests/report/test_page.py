@@ -194,6 +194,12 @@ def test_links_to_log_lines_lead_into_the_store(results: Path, tree: Node) -> No
     assert all(t.startswith("../store/") for t in targets)
 
 
+def test_a_server_that_ends_with_the_run_did_not_crash_in_it(results: Path) -> None:
+    with Source(results, CONFIG) as source:
+        crashed = [r for r in source.query("log_lines", experiment="E0", replicate=1) if r["kind"] == "crash"]
+    assert [(r["worker"], r["lines"], r["last_line"]) for r in crashed] == [("prefill-1", 1, 8)]
+
+
 def test_same_input_same_bytes(results: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         with Source(results, CONFIG) as source:

@@ -11,7 +11,7 @@ trims AS (
     SELECT experiment, replicate, worker, count(*) AS events FROM worker_events WHERE kind = 'trim' GROUP BY ALL
 ),
 peaks AS (
-    SELECT experiment, replicate, worker, max(token_usage) AS peak FROM worker_samples WHERE kind = 'decode' GROUP BY ALL
+    SELECT experiment, replicate, worker, max(token_usage) AS peak FROM worker_samples GROUP BY ALL
 ),
 failed AS (
     SELECT experiment, replicate, decode_worker AS worker, count(*) AS rooms FROM attempts WHERE transfer_failed GROUP BY ALL
