@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from hashlib import blake2b
 
 from apd_replay.sglang_plugin.admission import Numbers
@@ -46,6 +47,7 @@ class Reading:
         return self.slots.get(digest(session))
 
 
+@lru_cache(2 * CAPACITY)  # the writer asks for each session's once a scheduler step
 def digest(session: str) -> bytes:
     return blake2b(session.encode(), digest_size=8).digest()
 
