@@ -15,7 +15,7 @@
 enum { DIGITS, DECIMAL, WORD, HEX, END };          /* what a step ends with */
 enum { NOTHING, INT32, INT64, DOUBLE };            /* what is kept of a hole's number */
 enum { STAMPED, DATED, BARE };                     /* `[date time tags] `, `date time`, no time */
-enum { MOST_LAYOUTS = 256, MOST_KNOWN = 64, MOST_HOLES = 48, LONGEST_TAGS = 63, LONGEST_WORD = 64, LONGEST_MESSAGE = 500 };
+enum { MOST_LAYOUTS = 1024, MOST_DATES = 32, MOST_TAGS = 512, MOST_HOLES = 48, LONGEST_TAGS = 63, LONGEST_WORD = 64, LONGEST_MESSAGE = 500 };
 
 /* The three records below are arrays of int64 on Python's side. */
 typedef struct { int64_t text, length, kind, least, most, zeros, store, column; } Step;    /* fixed text, then a hole or the end */
@@ -42,11 +42,11 @@ typedef struct {
     PyObject_HEAD
     Layout *layouts[MOST_LAYOUTS];
     Layout *by_start[3][256]; /* by prefix and by the first byte behind it; the most frequent first */
-    int layout_count, date_count, tags_count;
-    char dates[MOST_KNOWN][10];
-    double midnights[MOST_KNOWN];
-    char tags[MOST_KNOWN][LONGEST_TAGS];
-    Py_ssize_t tags_length[MOST_KNOWN];
+    int layout_count, date_count, next_date, tags_count;
+    char dates[MOST_DATES][10]; /* the last ones */
+    double midnights[MOST_DATES];
+    char tags[MOST_TAGS][LONGEST_TAGS];
+    Py_ssize_t tags_length[MOST_TAGS];
 } Scanner;
 
 /* matching -------------------------------------------------------------------------------------------------------- */
@@ -239,7 +239,7 @@ static PyObject *scan(Scanner *self, PyObject *arguments) {
         int32_t tags = 0;
         if (!end) break;
         const char *message = read_prefix(self, p, end, &prefix, &stamp, &tags);
-        if (!message || message == end || end - message > LONGEST_MESSAGE || (prefix != STAMPED && !bare)) break;
+        if (!message || end - message > LONGEST_MESSAGE || (prefix != STAMPED && !bare)) break;
         Layout *layout = find(&self->by_start[prefix][(unsigned char)*message], message, end, role_known, holes);
         if (!layout) break;
         if (!keep(layout, holes, line, offset + at, stamp, tags)) {
@@ -264,9 +264,11 @@ static PyObject *add_date(Scanner *self, PyObject *arguments) {
     Py_ssize_t length;
     double midnight;
     if (!PyArg_ParseTuple(arguments, "y#d", &date, &length, &midnight)) return NULL;
-    if (length == 10 && self->date_count < MOST_KNOWN) {
-        memcpy(self->dates[self->date_count], date, 10);
-        self->midnights[self->date_count++] = midnight;
+    if (length == 10) {
+        memcpy(self->dates[self->next_date], date, 10);
+        self->midnights[self->next_date] = midnight;
+        self->next_date = (self->next_date + 1) % MOST_DATES;
+        if (self->date_count < MOST_DATES) self->date_count++;
     }
     Py_RETURN_NONE;
 }
@@ -275,7 +277,7 @@ static PyObject *add_tags(Scanner *self, PyObject *arguments) {
     const char *tags;
     Py_ssize_t length;
     if (!PyArg_ParseTuple(arguments, "y#", &tags, &length)) return NULL;
-    if (length < LONGEST_TAGS && self->tags_count < MOST_KNOWN) {
+    if (length < LONGEST_TAGS && self->tags_count < MOST_TAGS) {
         memcpy(self->tags[self->tags_count], tags, (size_t)length);
         self->tags_length[self->tags_count++] = length;
     }
@@ -317,7 +319,7 @@ static int is_sound(const Layout *layout) {
     }
     return (head->line < 0 || inside(head->line, rows * 4, memory)) && (head->offset < 0 || inside(head->offset, rows * 8, memory)) &&
            (head->stamp < 0 || inside(head->stamp, rows * 8, memory)) && (head->tags < 0 || inside(head->tags, rows * 4, memory)) &&
-           layout->steps[0].length > 0;
+           (layout->steps[0].length > 0 || holes == 0);
 }
 
 PyDoc_STRVAR(add_layout_doc, "add_layout(bytes, head, steps, texts, pieces, memory) -> index, or -1 where there are too many\n\n"
@@ -348,7 +350,8 @@ static PyObject *add_layout(Scanner *self, PyObject *arguments) {
         PyErr_SetString(PyExc_ValueError, "not a layout");
         return NULL;
     }
-    Layout **at = &self->by_start[layout->head.prefix][(unsigned char)layout->bytes[layout->steps[0].text]];
+    char start = layout->steps[0].length ? layout->bytes[layout->steps[0].text] : '\n'; /* which is what an empty message starts with */
+    Layout **at = &self->by_start[layout->head.prefix][(unsigned char)start];
     while (*at) at = &(*at)->next;
     *at = layout;
     layout->index = self->layout_count;
@@ -413,7 +416,7 @@ static PyMethodDef functions[] = {{"count_lines", count_lines, METH_VARARGS, "co
 
 static PyMethodDef methods[] = {
     {"scan", (PyCFunction)scan, METH_VARARGS, scan_doc},
-    {"add_date", (PyCFunction)add_date, METH_VARARGS, "add_date(b'2026-05-05', midnight): a date that stamps may have."},
+    {"add_date", (PyCFunction)add_date, METH_VARARGS, "add_date(b'2026-05-05', midnight): a date that stamps may have; the last few are known."},
     {"add_tags", (PyCFunction)add_tags, METH_VARARGS, "add_tags(b' DP0 TP1') -> how many are known: tags that stamps may have, numbered from 0."},
     {"add_layout", (PyCFunction)add_layout, METH_VARARGS, add_layout_doc},
     {"take", (PyCFunction)take, METH_VARARGS, take_doc},

@@ -6,9 +6,7 @@ import gc
 import json
 import os
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from apd_replay.logs.fast import FastLane
 
 _PARALLEL_FROM_BYTES = 48 << 20
+_ROWS_AT_ONCE = 2_000  # of the parser, before they become a batch: batches of few rows cost as much as those of many
 _FAST_FROM_BYTES = 2 << 20  # below that, loading the fast path costs more than it saves
 
 
@@ -58,6 +57,9 @@ def collect_all(groups: Iterable[list[Path]], root: Path | None = None, jobs: in
     jobs = min(jobs or os.cpu_count() or 1, len(logs))
     if jobs < 2 or size < _PARALLEL_FROM_BYTES:
         return [collect(paths, root) for paths in logs]
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
     largest_first = sorted(range(len(logs)), key=lambda i: -sum(path.stat().st_size for path in logs[i]))
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         parts = {i: pool.submit(_collect_to_files, logs[i], root) for i in largest_first}
@@ -108,7 +110,8 @@ def _file(log: Log, parser: LogParser, path: Path, name: str, fast: bool | None)
             lane.block(block)
         else:
             _line_by_line(parser, block)
-        _flush(log, parser)
+        if parser.waiting_rows > _ROWS_AT_ONCE:
+            _flush(log, parser)
     if lane is not None:
         lane.finish()
     _flush(log, parser, last=True)

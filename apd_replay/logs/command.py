@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ def parse(logs: tuple[Path, ...], run_dir: Path | None, out: Path, experiment: s
 
         explain_files(_files(list(logs) if logs else [run_dir / "logs"]))  # type: ignore[operator]
         return
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy, which pyarrow loads, would start a thread a core and need none
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # the other pools keep a fifth more memory than they are asked for
     with _without_pandas():
         if run_dir is not None:
             from apd_replay.logs.run import parse_run

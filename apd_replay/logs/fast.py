@@ -24,20 +24,23 @@ from apd_replay.logs.spool import RANKS, Spool
 
 ROWS = 1 << 14  # of one layout, before they go to the spool
 _TEXT_BYTES = 256  # memory for one text of a row; where rows have longer ones, fewer of them fit
-_TRIES, _TRIES_OF_A_BLOCK = 200, 8  # lines looked at in vain after the last layout that was found, and in each block
-_MOST_SEEN = 1_000  # different lines asked about
+_TRIES, _TRIES_AFTER, _TRIES_OF_A_BLOCK = 3_000, 200, 4  # lines looked at in vain: at first, since the last layout, and in a block after that
+_MOST_SEEN, _MOST_ASKED = 5_000, 1_000  # different lines remembered, and asked about
+_MOST_TABLES = 96  # layouts whose rows wait in memory
 _KINDS, _STORES = {"digits": 0, "decimal": 1, "word": 2, "hex": 3, "end": 4}, {None: 0, pa.int32(): 1, pa.int64(): 2, pa.float64(): 3}
 _PREFIX_COLUMNS = {"line": pa.int32(), "offset": pa.int64(), "ts": pa.float64(), "tags": pa.int32()}
 
 
 @dataclass
 class _Known:
-    """A layout in the scanner. `places`: where each column of numbers, or each text's (offsets, heap), begins in `memory`."""
+    """A layout in the scanner. `places`: where each column of numbers, or each text's (offsets, heap), begins in `memory`. `told`: the log's
+    role and launch from which of the rows in memory on."""
 
     layout: Layout
     spool: Spool | None
     places: dict[str, Any]
     memory: Any
+    told: dict[int, tuple[str | None, int]]
 
 
 class FastLane:
@@ -48,9 +51,10 @@ class FastLane:
         self._spools = {"samples": samples, "events": events, "stats": stats}
         self._scanner = Scanner()
         self._known: list[_Known] = []
-        self._dates: set[str] = set()
+        self._date = ""
         self._tags: list[str] = []
-        self._seen: set[Skeleton] = set()
+        self._once: set[Skeleton] = set()
+        self._asked: dict[Skeleton, tuple[bool, bool] | None] = {}  # with what the parser knew of the clocks, where that was too little
         self._tries = _TRIES
         self._told = parser.role, parser.launch
 
@@ -63,7 +67,7 @@ class FastLane:
                 parser.saw(first)
                 parser.saw(last)
             if full >= 0:
-                self._keep(full, again=True)
+                self._keep(full)
                 continue
             if at == len(data):
                 return
@@ -71,8 +75,7 @@ class FastLane:
             raw = data[at : end if end >= 0 else len(data)]
             parser.line(raw, line, block.offset + at)
             if (parser.role, parser.launch) != self._told:
-                self._keep_all()
-                self._told = parser.role, parser.launch
+                self._tell()
             self._learn(raw)
             if end < 0:
                 return
@@ -81,12 +84,15 @@ class FastLane:
     def finish(self) -> None:
         """The file is read: what is in memory goes to the spools, and the parser's books are put right."""
         parser = self.parser
-        self._keep_all()
         for index, known in enumerate(self._known):
-            lines, _ = self._scanner.counts(index)
+            lines, rows = self._scanner.counts(index)
+            if rows:
+                self._keep(index)
             if lines:
                 parser.lines[known.layout.cls] += lines
                 parser.counts.update({name: count * lines for name, count in known.layout.counted})
+                if known.layout.shown is not None:
+                    parser.roles.add(known.layout.shown)
                 if known.layout.shape is not None:
                     parser.shapes.found[known.layout.shape].count += lines
 
@@ -101,22 +107,29 @@ class FastLane:
             return
         if line.stamp is not None:
             self._add_prefix(line)
-        if line in self._seen or len(self._seen) == _MOST_SEEN:
+        if line not in self._once:  # most lines of a start-up never come again
+            if len(self._once) >= _MOST_SEEN:
+                self._once.clear()
+            self._once.add(line)
+            return
+        evidence = self.parser.has_served_enough, self.parser.has_entry_gaps_enough
+        if self._asked.get(line, ()) in (None, evidence) or len(self._asked) == _MOST_ASKED:
             return
         try:
             layout = learn(line, self.parser)
         except NotYet:
+            self._asked[line] = evidence
             return
-        self._seen.add(line)
+        self._asked[line] = None
         if layout is not None:
             self._add(layout)
-            self._tries = _TRIES
+            self._tries = max(self._tries, _TRIES_AFTER)
 
     def _add_prefix(self, line: Skeleton) -> None:
         date = line.head.removeprefix("[")[:10]
         midnight = epoch(date, "00:00:00", None)
-        if midnight is not None and date not in self._dates:
-            self._dates.add(date)
+        if midnight is not None and date != self._date:
+            self._date = date
             self._scanner.add_date(date.encode(), midnight)
         if line.prefix == STAMPED and line.tags not in self._tags and self._scanner.add_tags(line.tags.encode()) > len(self._tags):
             self._tags.append(line.tags)
@@ -124,6 +137,8 @@ class FastLane:
     def _add(self, layout: Layout) -> None:
         """Tell the scanner, in its terms."""
         spool = self._spools.get(layout.table or "")
+        if spool is not None and sum(known.spool is not None for known in self._known) >= _MOST_TABLES:
+            return
         kinds = {f.name: f.type for f in spool.schema} if spool is not None else {}
         places: dict[str, Any] = {}
         size = 0
@@ -152,7 +167,7 @@ class FastLane:
                 pieces_.extend((piece, 0, 0) if isinstance(piece, int) else (-1, len(text), len(piece.encode())))
                 text += b"" if isinstance(piece, int) else piece.encode()
         head = array("q", [layout.prefix, layout.shown is not None, ROWS if spool else 0, *(places.get(name, -1) for name in _PREFIX_COLUMNS)])
-        known = _Known(layout, spool, places, self._memory(size, places) if spool else None)
+        known = _Known(layout, spool, places, self._memory(size, places) if spool else None, {0: self._told})
         if self._scanner.add_layout(text, head.tobytes(), steps.tobytes(), texts.tobytes(), pieces_.tobytes(), known.memory) >= 0:
             self._known.append(known)
 
@@ -167,28 +182,29 @@ class FastLane:
 
     # keeping --------------------------------------------------------------------------------------------------------
 
-    def _keep_all(self) -> None:
+    def _tell(self) -> None:
+        """The log's role or launch is another one from here on."""
+        self._told = self.parser.role, self.parser.launch
         for index, known in enumerate(self._known):
-            if known.spool is not None and self._scanner.counts(index)[1]:
-                self._keep(index, again=True)
+            if known.spool is not None:
+                known.told[self._scanner.counts(index)[1]] = self._told
 
-    def _keep(self, index: int, *, again: bool) -> None:
+    def _keep(self, index: int) -> None:
         """A layout's rows become a batch of their spool."""
         known = self._known[index]
         memory, known.memory = known.memory, self._memory(known.memory.size, known.places)
         rows = self._scanner.take(index, known.memory)
         spool, layout = known.spool, known.layout
         assert spool is not None
-        role, launch = self._told
-        fixed: dict[str, Any] = {"file": self.parser.file, "role": layout.shown or role, "launch": launch}
-        fixed |= {name: pieces[0] for name, pieces in layout.columns if not is_number(pieces) and _is_fixed(pieces)}
-        ranks = self._ranks(memory, known.places["tags"], rows)
+        fixed: dict[str, Any] = {name: pieces[0] for name, pieces in layout.columns if not is_number(pieces) and _is_fixed(pieces)}
+        made = {name: _by_run(runs, rows, spool.schema.field(name).type) for name, runs in self._told_of(known).items()}
+        made |= self._ranks(memory, known.places["tags"], rows)
         columns = []
         for field in spool.schema:
             name, kind = field.name, field.type
             place = known.places.get(name)
-            if name in ranks:
-                columns.append(ranks[name])
+            if name in made:
+                columns.append(made[name])
             elif isinstance(place, tuple):
                 texts = pa.Array.from_buffers(pa.string(), rows, [None, memory.slice(place[0], 4 * rows + 4), memory.slice(place[1], ROWS * _TEXT_BYTES)])
                 columns.append(texts.dictionary_encode() if pa.types.is_dictionary(kind) else texts)
@@ -198,11 +214,27 @@ class FastLane:
                 columns.append(_repeated(fixed.get(name), kind).slice(0, rows))
         spool.add_batch(pa.RecordBatch.from_arrays(columns, schema=spool.schema))
 
+    def _told_of(self, known: _Known) -> dict[str, dict[int, Any]]:
+        """Values of file, role and launch, by the row from which on they hold."""
+        told, known.told = known.told, {0: self._told}
+        shown = known.layout.shown
+        return {"file": {0: self.parser.file}, "role": {at: shown or role for at, (role, _) in told.items()}, "launch": {at: launch for at, (_, launch) in told.items()}}
+
     def _ranks(self, memory: Any, place: int, rows: int) -> dict[str, Any]:
         if not any(self._tags):
             return {}
         tags = pa.Array.from_buffers(pa.int32(), rows, [None, memory.slice(place, rows * 4)])
         return {name: pc.take(pa.array([rank(tags, tag) for tags in self._tags], pa.int32()), tags) for name, tag in RANKS.items()}
+
+
+def _by_run(runs: dict[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
+    """A column of values that hold from one row on to the next; `runs` is in order."""
+    ends = [*list(runs)[1:], rows]
+    parts = [(value, end - begin) for (begin, value), end in zip(runs.items(), ends, strict=True) if end > begin]
+    if len({value for value, _ in parts}) == 1:
+        return _repeated(parts[0][0], kind).slice(0, rows)
+    values = [value for value, count in parts for _ in range(count)]
+    return pa.array(values, pa.string()).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(values, kind)
 
 
 def _is_fixed(pieces: tuple[Any, ...]) -> bool:

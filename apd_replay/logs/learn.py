@@ -9,8 +9,8 @@ it, has no layout. _scan.c finds lines of known layouts; all others go to the pa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apd_replay.logs.known import GLOG
@@ -126,7 +126,7 @@ def skeleton(line: str) -> Skeleton | None:
     if len(message) > LONGEST or _NEVER.search(message) or (".cpp:" in message and not GLOG.match(line)):
         return None
     texts, found = cut(message)
-    if not texts[0] or len(found) > _MOST_HOLES or (prefix != BARE and stamp is None) or (prefix != STAMPED and line.startswith("[")):
+    if (found and not texts[0]) or len(found) > _MOST_HOLES or (prefix != BARE and stamp is None) or (prefix != STAMPED and line.startswith("[")):
         return None
     return Skeleton(prefix, tuple(texts), tuple(kind for kind, _ in found), line[:start], tuple(value for _, value in found), stamp, tags)
 
@@ -171,18 +171,17 @@ class _Search:
             return None  # without a stamp, what is unknown or an event depends on the lines before
         if base.shape is not None and base.shape not in parser.shapes.found:
             return None
-        self.narrow(lambda values: base.alike(self.ask(values)))
+        while not self.narrow(lambda values: base.alike(self.ask(values))):
+            pass
         layout = self.derive(base)
-        if layout is None:
-            return None
-        before = list(self.texts)
-        self.narrow(lambda values: _is(layout.predict(values), self.ask(values)))
-        if self.texts != before:  # a hole became fixed text
+        while layout is not None and not self.narrow(self.follows_from(layout)):
             layout = self.derive(base)
-        holes = tuple(choice[0] for choice in self.choices)
         if layout is None or not self.holds(layout, base):
             return None
-        return Layout(self.prefix, tuple(self.texts), holes, base.cls, base.counted, base.shape, base.shown, base.table, layout.columns)
+        return replace(layout, holes=tuple(choices[0] for choices in self.choices))
+
+    def follows_from(self, layout: Layout) -> Callable[[list[str]], bool]:
+        return lambda values: _is(layout.predict(values), self.ask(values))
 
     def ask(self, values: list[str], role: str | None = None) -> _Answer | None:
         return _answer((self.head + self.text(values)).encode(), role)
@@ -190,24 +189,24 @@ class _Search:
     def text(self, values: list[str]) -> str:
         return "".join(part for pair in zip(self.texts, [*values, ""], strict=True) for part in pair)
 
-    def narrow(self, accepts: Any) -> None:
-        """Each hole to the widest choice all of whose tests are accepted; one without such a choice becomes fixed text."""
+    def narrow(self, accepts: Callable[[list[str]], bool]) -> bool:
+        """Each hole to the widest choice all of whose tests are accepted. False: there were none for a hole; it became fixed text, or two holes."""
         if all(self.choices) and all(accepts(values) for values in self.together()):
-            return
-        at = 0
-        while at < len(self.values):
-            choices = self.choices[at]
+            return True
+        for at, choices in enumerate(self.choices):
             while choices and not all(accepts([*self.values[:at], test, *self.values[at + 1 :]]) for test in choices[0].tests()):
                 choices.pop(0)
             if choices:
-                at += 1
-            elif re.fullmatch(r"\d+\.\d+", self.values[at]):  # perhaps two numbers
+                continue
+            if re.fullmatch(r"\d+\.\d+", self.values[at]):  # perhaps two numbers
                 self.texts[at + 1 : at + 1] = ["."]
                 self.values[at : at + 1] = self.values[at].split(".")
                 self.choices[at : at + 1] = [_choices("digits", value) for value in self.values[at : at + 2]]
             else:
                 self.texts[at : at + 2] = [self.texts[at] + self.values[at] + self.texts[at + 1]]
                 del self.values[at], self.choices[at]
+            return False
+        return True
 
     def together(self) -> Iterator[list[str]]:
         """All holes at once, with each one's first test, second test, and so on."""

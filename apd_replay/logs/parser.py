@@ -100,6 +100,10 @@ class LogParser:
         self.samples, self.events, self.stats = [], waiting, []
         return done
 
+    @property
+    def waiting_rows(self) -> int:
+        return len(self.samples) + len(self.events) + len(self.stats)
+
     # one piece ------------------------------------------------------------------------------------------------------
 
     def _piece(self, piece: Piece, number: int, offset: int) -> tuple[str, str, Row | None] | None:

@@ -89,7 +89,7 @@ class Reader:
                     yield Block(head, offset, line, over_long=True)
                     offset, line, carry = offset + dropped, line + 1, tail
                 continue
-            block = carry + data[:end]
+            block = b"".join((carry, memoryview(data)[:end]))
             yield Block(block, offset, line)
             offset, line, carry = offset + len(block), line + count_lines(block), data[end:]
         if carry:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 HEAD = "server_args="
+_SPECIAL = re.compile(r"""[\\'"()\[\]{},]""")
 _OPEN, _CLOSE = "([{", ")]}"
 ROLES = {"prefill": "prefill", "decode": "decode", "null": "unified", "None": "unified"}
 
@@ -32,14 +35,16 @@ def role(arguments: dict[str, str]) -> str:
 
 def split(text: str) -> list[str]:
     """At commas outside brackets and quotes."""
-    out, start, depth, quote = [], 0, 0, ""
-    skip = False
-    for at, char in enumerate(text):
-        if skip:
-            skip = False
-        elif quote:
-            skip = char == "\\"
-            quote = "" if char == quote else quote
+    out, start, depth, quote, skipped = [], 0, 0, "", -1
+    for match in _SPECIAL.finditer(text):
+        at, char = match.start(), match[0]
+        if at == skipped:
+            continue
+        if quote:
+            if char == "\\":
+                skipped = at + 1
+            elif char == quote:
+                quote = ""
         elif char in "'\"":
             quote = char
         elif char in _OPEN:

@@ -80,7 +80,7 @@ class Spool:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows of a finished spool, in the order in which they came. May be called again."""
         if self._path is not None:
-            with pa.ipc.open_stream(pa.OSFile(str(self._path))) as reader:
+            with pa.OSFile(str(self._path)) as file, pa.ipc.open_stream(file) as reader:
                 yield from reader
         yield from self._batches
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import sys
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +94,58 @@ def test_without_the_compiled_part_logs_are_read_line_by_line_and_a_line_says_so
     assert summary([log, log], []).notices == log.notices
 
 
+WIDEST = ["0", "007", "2147483647", "2147483648", "999999999999999", "1000000000000000", "9223372036854775807", "9223372036854775808", "18446744073709551617", "0.1234567890123", "123456789012345.5",
+          "0.30", "1.", ".5", "1e5", "-1", "a1", "1a", "x" * 70 + "1", "", "[2"]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [*(line for _, line, _ in L.BATCHES), *MESSAGES, L.ROUTER, L.T + "nobody knows 17 and 0f3a5b7c9d1e2f30"], ids=lambda line: line[22:40])
+def test_both_ways_agree_on_what_a_column_just_holds_and_what_not(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsing, "EVIDENCE_ROWS", 0)
+    lines = [L.SERVER_ARGS.format(mode="decode"), line, line, line]
+    for number in re.finditer(r"\d+(?:\.\d+)?", line):
+        lines += [line[: number.start()] + value + line[number.end() :] for value in WIDEST]
+    path = tmp_path / "x.log"
+    path.write_text("\n".join(lines) + "\n")
+    assert everything(collect([path], fast=True)) == everything(collect([path], fast=False))
+
+
+def test_both_ways_agree_on_many_days_and_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    batch = L.BATCHES[1][1].removeprefix(L.T)
+    days = [f"[2026-{month:02}-{day:02} 16:00:0{k}] {batch}" for month in range(1, 13) for day in range(1, 31) for k in range(3)]
+    ranks = [f"[2026-05-05 16:00:03 DP{at % 7} TP{at}] {batch}" for at in range(700) for _ in range(3)]
+    path.write_text("\n".join([*days, *ranks, *days[:9], *ranks[:9]]) + "\n")
+    assert everything(collect([path], fast=True)) == everything(collect([path], fast=False))
+
+
+def test_the_scanner_refuses_what_is_no_layout() -> None:
+    scan = pytest.importorskip("apd_replay.logs._scan")
+    head, end, hole = array("q", [0, 0, 8, -1, -1, -1, -1]), [0, 1, 4, 1, 1, 1, 0, 0], [0, 1, 0, 1, 19, 1, 1, 0]
+
+    def add(steps: list[int], texts: list[int] = [], pieces: list[int] = [], size: int = 64) -> Any:  # noqa: B006
+        records = (array("q", numbers).tobytes() for numbers in (steps, texts, pieces))
+        return scan.Scanner().add_layout(b"x", head.tobytes(), *records, bytearray(size))
+
+    assert add(end) == 0 and add([*hole, *end]) == 0
+    for steps in ([], hole, [*end, *end], [0, 2, *end[2:]], [-1, *end[1:]], [*hole[:7], 40, *end], [*hole[:6], 9, 0, *end]):
+        with pytest.raises(ValueError, match="not a layout"):
+            add(steps)
+    for texts, pieces in (([0, 0, 65, 0, 0], []), ([32, 0, 8, 0, 0], []), ([0, 36, 8, 0, 1], []), ([0, 36, 8, 0, 1], [-1, 1, 1]), ([0, 36, 8, 0, 1], [1, 0, 0])):
+        with pytest.raises(ValueError, match="not a layout"):
+            add([*hole, *end], texts, pieces)
+
+
 @pytest.mark.parametrize("lines", [
     # found by a fuzzer: the last time is that of a line that is only counted, with a line without a time behind it
     [L.T + "start", L.ACCESS.replace("POST", "GET").replace("16:00:03", "15:59:59"), "[TP0] no time here"],
     # found by a fuzzer: a D's field in a prefill line decides what #prealloc-req is
     [L.BATCHES[5][1].rstrip(", ").replace("#inflight-req: 2", "pre-allocated usage: 0.00")] * 6,
+    # found by a fuzzer: a number that is too long to vary stands in front of the room
+    [L.T + L.D_FAILED.replace("rank=0 ", "rank=010344644715844964240") + "it might be dead"] * 6,
+    # found by a fuzzer: the role that lines showed before the last launch is not the log's
+    [*[L.BATCHES[3][1]] * 4, L.T + "server_args=cut"],
+    # found by a fuzzer: a frame that names a role was only read as the reason of a failure above it
+    [*[(L.T + L.P_FAILED).rstrip(), "    scheduler.event_loop_overlap_disagg_decode()"] * 2, "    scheduler.event_loop_overlap_disagg_decode()"],
 ])  # fmt: skip
 def test_findings_of_the_fuzzer(lines: list[str], tmp_path: Path) -> None:
     path = tmp_path / "x.log"
@@ -163,6 +212,14 @@ def test_no_bytes_raise_and_the_books_balance(data: bytes, fast: bool, tmp_path:
     read = path.read_bytes()
     assert account["lines"] == read.count(b"\n") + bool(read and not read.endswith(b"\n")) and account["bytes"] == len(read)
     assert account["lines"] == sum(account[k] for k in ("row_lines", "known_lines", "cut_lines", "unknown_lines", "over_long_lines"))
+
+
+@SETTINGS
+@given(lines=LINES)
+def test_both_ways_agree_on_any_lines_that_come_again(lines: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_text("".join(line + "\n" for line in [*lines, *lines, *reversed(lines)]), encoding="utf-8", newline="\n")
+    assert everything(collect([path], fast=True)) == everything(collect([path], fast=False))
 
 
 @SETTINGS
