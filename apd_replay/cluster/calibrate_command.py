@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import random
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from apd_replay.cluster.calibrate.pair import Pair
     from apd_replay.cluster.calibrate.rows import Rows
     from apd_replay.cluster.calibrate.worker import Server
     from apd_replay.replay.client import Client
@@ -38,12 +40,9 @@ def worker(server: str, raw: Path, deadline_s: float) -> None:
 
     async def measure(client: Client, rows: Rows) -> None:
         from apd_replay.cluster.calibrate import points
-        from apd_replay.cluster.calibrate.worker import Worker, inspect
-        from apd_replay.replay.client import Address
+        from apd_replay.cluster.calibrate.worker import Worker
 
-        found = await inspect(client, Address.of(server))
-        rows.model = found.model
-        rows.add("server", **found.facts)
+        found = await _server(client, rows, server)
         meter = Worker(client, found, rows, SEED, _say)
         await meter.warm_up()
         for point in points.plan():
@@ -74,8 +73,7 @@ def link(prefill: str, decode: str, bootstrap_port: int, backend: str, raw: Path
     async def measure(client: Client, rows: Rows) -> None:
         from apd_replay.cluster.calibrate import link as links
 
-        ends = await _ends(client, rows, prefill, decode)
-        await links.measure(client, *ends, bootstrap_port, backend, rows, SEED, _say)
+        await links.measure(client, await _pair(client, rows, prefill, decode, bootstrap_port), backend, rows, SEED, _say)
 
     _measured(raw, deadline_s, measure)
 
@@ -90,8 +88,38 @@ def calls(prefill: str, decode: str, bootstrap_port: int, raw: Path, deadline_s:
     async def measure(client: Client, rows: Rows) -> None:
         from apd_replay.cluster.calibrate.calls import measure_on_decode
 
-        ends = await _ends(client, rows, prefill, decode)
-        await measure_on_decode(client, *ends, bootstrap_port, rows, SEED, _say)
+        await measure_on_decode(client, await _pair(client, rows, prefill, decode, bootstrap_port), rows, SEED, _say)
+
+    _measured(raw, deadline_s, measure)
+
+
+@calibrate.command()
+@pair
+@raw
+@deadline
+def append(prefill: str, decode: str, bootstrap_port: int, raw: Path, deadline_s: float) -> None:
+    """Direct appends on a D with the plugin."""
+
+    async def measure(client: Client, rows: Rows) -> None:
+        from apd_replay.cluster.calibrate import append as appends
+
+        await appends.measure(client, await _pair(client, rows, prefill, decode, bootstrap_port), rows, SEED, _say)
+
+    _measured(raw, deadline_s, measure)
+
+
+@calibrate.command()
+@pair
+@click.option("--backend", type=click.Choice(["mooncake", "mooncake_tcp", "nixl"]), required=True, help="The transfer backend of both.")
+@raw
+@deadline
+def scattered(prefill: str, decode: str, bootstrap_port: int, backend: str, raw: Path, deadline_s: float) -> None:
+    """KV transfer into a D whose free slots lie scattered; the D needs the plugin."""
+
+    async def measure(client: Client, rows: Rows) -> None:
+        from apd_replay.cluster.calibrate import scattered as transfers
+
+        await transfers.measure(client, await _pair(client, rows, prefill, decode, bootstrap_port), backend, rows, SEED, _say)
 
     _measured(raw, deadline_s, measure)
 
@@ -115,15 +143,20 @@ def fit(raws: tuple[Path, ...], out: Path, gpu: str | None, title: str, model: s
     click.echo(text, nl=False)
 
 
-async def _ends(client: Client, rows: Rows, prefill: str, decode: str) -> tuple[Server, Server]:
+async def _pair(client: Client, rows: Rows, prefill: str, decode: str, bootstrap_port: int) -> Pair:
+    from apd_replay.cluster.calibrate.pair import Pair
+
+    return Pair(await _server(client, rows, prefill), await _server(client, rows, decode), bootstrap_port, random.SystemRandom())
+
+
+async def _server(client: Client, rows: Rows, url: str) -> Server:
     from apd_replay.cluster.calibrate.worker import inspect
     from apd_replay.replay.client import Address
 
-    ends = await inspect(client, Address.of(prefill)), await inspect(client, Address.of(decode))
-    for end in ends:
-        rows.model = end.model
-        rows.add("server", **end.facts)
-    return ends
+    found = await inspect(client, Address.of(url))
+    rows.model = found.model
+    rows.add("server", **found.facts)
+    return found
 
 
 def _measured(raw: Path, deadline_s: float, measure: Callable[[Client, Rows], Awaitable[None]]) -> None:

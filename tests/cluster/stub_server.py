@@ -25,6 +25,7 @@ class StubServer:
         self._running = 0
         self._transfers = 0
         self.longest_batch = 0
+        self.closed: list[str] = []
         self.steps: list[tuple[int, float]] = []  # requests at its beginning, seconds that it took: a sleep is longer on a busy machine
         self.url = ""
 
@@ -56,10 +57,13 @@ class StubServer:
             return _send(writer, {})
         if path == "/server_info":
             await asyncio.sleep(CALL_S)
-            return _send(writer, {"model_path": self._model_path, "version": "0.0", "max_total_num_tokens": POOL_TOKENS, "chunked_prefill_size": 8192, "disaggregation_mode": self._role})
+            return _send(writer, {"model_path": self._model_path, "version": "0.0", "max_total_num_tokens": POOL_TOKENS, "chunked_prefill_size": 8192, "disaggregation_mode": self._role, "page_size": 1})
         if path == "/admit_direct_append" and self._plugin:
             await asyncio.sleep(CALL_S)
             return _send(writer, {"can_admit": False})
+        if path == "/close_direct_session" and self._plugin:
+            self.closed.append(json.loads(body)["session"])
+            return _send(writer, {"held_tokens": 0})
         if path == "/health":
             return _send(writer, {})
         if path == "/v1/loads":

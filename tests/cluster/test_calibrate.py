@@ -9,6 +9,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ PREFILL = {"chunk_s": 22e-3, "token_s": 10e-6, "attention_s": 1.3e-9, "prefix_s"
 DECODE = {"step_s": 3.4e-3, "experts_s": 13.8e-3, "expert_share": 0.0625, "context_s": 21e-9}
 LINKS = {"mooncake": (7e-3, 300e9), "mooncake_tcp": (8e-3, 1.5e9), "nixl": (4e-3, 130e9)}
 HANDSHAKE_S, RPC_S, ADMISSION_S = 11e-3, 2e-3, 0.4e-3
+RUN_S, APPEND_S = 0.4e-3, 90e-3
 
 
 def truth(new: int, cached: int) -> float:
@@ -71,6 +73,12 @@ def measurements(sigma: float) -> list[rows.Row]:
                 slow = 10 if repeat == 0 else 1  # the first sets buffers up
                 seconds = seen(latency_s + size / rate) * slow
                 out.append({"kind": "transfer", "backend": backend, "tokens": tokens, "bytes": size, "seconds": seconds, "first_s": HANDSHAKE_S + truth(tokens, 0) + seconds + step(1, tokens), "prefill_s": 0.0, "repeat": repeat})
+    latency_s, rate = LINKS["mooncake"]
+    for tokens, repeat in product((2000, 3500), range(2)):
+        seconds = seen(latency_s + tokens * 98304 / rate + RUN_S * (tokens - 1)) * (3 if repeat == 0 else 1)
+        out.append({"kind": "scattered", "backend": "mooncake", "tokens": tokens, "bytes": tokens * 98304, "seconds": seconds, "first_s": None, "prefill_s": 0.0, "repeat": repeat})
+    for new, cached, repeat in product((16, 256, 1024, 8192), (1024, 20480), range(2)):
+        out.append({"kind": "append", "new": new, "cached": cached, "seconds": max(seen(APPEND_S), seen(truth(new, cached))) * (3 if repeat == 0 else 1), "repeat": repeat})
     out += [{"kind": "call", "path": COUPLED, "running": 0, "status": 200, "seconds": seen(RPC_S), "repeat": k} for k in range(20)]
     for path, price in ((COUPLED, ADMISSION_S), (SNAPSHOT, 0.0)):
         out.append({"kind": "calls", "path": path, "running": 32, "calls_per_s": 50.0, "latencies_s": [0.004], "quiet_step_s": 0.010, "step_s": 0.010 / (1 - 50.0 * price)})
@@ -83,10 +91,23 @@ def test_exact_measurements_give_the_coefficients_back() -> None:
     assert found.groups["prefill"].values == pytest.approx(PREFILL, rel=1e-6)
     assert found.groups["decode"].values == pytest.approx(DECODE, rel=1e-6)
     for backend, (latency_s, rate) in LINKS.items():
-        assert found.groups[f"transfer.{backend}"].values == pytest.approx({"latency_s": latency_s, "bytes_per_s": rate}, rel=1e-6)
+        scattered = {"run_s": RUN_S} if backend == "mooncake" else {}
+        assert found.groups[f"transfer.{backend}"].values == pytest.approx({"latency_s": latency_s, "bytes_per_s": rate, **scattered}, rel=1e-6)
+    assert found.groups["append_s"].values["append_s"] == pytest.approx(APPEND_S)
     assert found.groups["handshake_s"].values["handshake_s"] == pytest.approx(HANDSHAKE_S, rel=1e-6)
     assert found.groups["rpc_s"].values["rpc_s"] == pytest.approx(RPC_S)
     assert found.groups["admission_s"].values["admission_s"] == pytest.approx(ADMISSION_S)
+
+
+def test_appends_that_take_what_prefill_takes_have_no_least_time() -> None:
+    some = [{**r, "seconds": truth(r["new"], r["cached"])} if r["kind"] == "append" else r for r in measurements(0.0)]
+    assert fits.fit(some).groups["append_s"].values == {"append_s": 0.0}
+
+
+def test_runs_are_priced_by_the_models_own_measurements() -> None:
+    """A run costs a piece in each layer, so another model's layers would charge another price."""
+    some = [{**r, "model": "/models/other"} if r["kind"] == "scattered" else r for r in measurements(0.0)]
+    assert "run_s" not in fits.fit(some, "moe").groups["transfer.mooncake"].values
 
 
 def test_noisy_measurements_give_them_back_within_the_noise() -> None:
@@ -268,6 +289,20 @@ def test_calls_of_a_d_are_measured_where_it_has_the_plugin(serve, tmp_path: Path
     assert [r["what"] for r in found if r["kind"] == "skipped"] == ["calls while 32 requests decode"]
     assert all(t >= stub_server.CALL_S for r in found if r["kind"] == "calls" and r["path"] != SNAPSHOT for t in r["latencies_s"])
     assert fits.rpc([], found).values["rpc_s"] >= stub_server.CALL_S
+
+
+def test_appends_and_scattered_transfers_are_measured_on_a_d_with_the_plugin(serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, value in (("append", "HISTORIES", (200,)), ("append", "NEW", (16, 64)), ("scattered", "ANSWER", 20), ("scattered", "SIZES", (1600,))):
+        monkeypatch.setattr(f"apd_replay.cluster.calibrate.{module}.{name}", value)
+    prefill, decode = serve("prefill"), serve("decode", plugin=True)
+    ends = ["--prefill", prefill.url, "--decode", decode.url, "--bootstrap-port", "8998", "--raw", str(tmp_path / "raw.jsonl")]
+    for more in (["append"], ["scattered", "--backend", "mooncake"]):
+        run = CliRunner().invoke(apd, ["calibrate", *more, *ends], catch_exceptions=False)
+        assert run.exit_code == 0, run.output
+    found = rows.read([tmp_path / "raw.jsonl"])
+    assert [r["new"] for r in found if r["kind"] == "append"] == [16] * 4 + [64] * 4
+    assert {r["bytes"] for r in found if r["kind"] == "scattered"} == {round(stub_server.TRANSFER_MIB * 2**20)}
+    assert decode.closed == ["calibrate-200", "calibrate-left", "calibrate-right", "calibrate-filling"]
 
 
 def test_no_server_is_one_clear_line(tmp_path: Path) -> None:

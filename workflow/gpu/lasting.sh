@@ -1,13 +1,13 @@
 # Source this after servers.sh: servers that outlive the script, so that the next call on the same host finds them (SERVERS_S seconds at most).
 # Their logs and process ids lie in the folder that is given; stop_lasting ends them.
 SERVERS_S=${SERVERS_S:-1500}
-PLUGIN='{"hint": "composite"}'    # a D always tells its pause; a replay without backpressure does not listen
+[ -n "${PLUGIN:-}" ] || PLUGIN='{"hint": "composite"}'    # a D always tells its pause; a replay without backpressure does not listen
 
 lasting() { # FOLDER NAME COMMAND...
     local folder=$1 name=$2
     shift 2
     mkdir -p "$folder/events"
-    echo "# $*" > "$folder/$name.log"
+    echo "# $*" >> "$folder/$name.log"    # a server that starts anew goes on in its log
     (cd /tmp && exec setsid bash -c 'echo $$ > "$1"; shift; exec timeout -k 5 "$@"' lasting "$folder/$name.pid" "$SERVERS_S" "$@") >> "$folder/$name.log" 2>&1 < /dev/null &
 }
 

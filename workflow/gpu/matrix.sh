@@ -7,6 +7,8 @@
 #   SESSION_S  seconds after which nothing runs any more but the servers (default 570)
 #   LAST       1: provoke failures at the end (workflow/gpu/provoke.sh) and stop the servers; 0: leave them for the next call
 #   PLAN       experiment:replicate ..., in order; those already made are left out
+#   ANEW       1: P and D start anew, with what is given now (DECODE_ARGUMENTS, PLUGIN, ...)
+#   TURNS      1: before the runs, measure what a turn costs (workflow/gpu/turns.sh)
 #   MATRIX     file of config/experiments; SHAPE: its number of P's, D's and unified workers; RUN_S: longest time of one run with all around it
 #   BACKEND    another way of KV than the cluster file's
 # Another kind of machine: LAUNCHER, ROUTER, MODELS, BIG, SMALL, LOAD_FORMAT, COMMON_ARGUMENTS, PREFILL_ARGUMENTS, DECODE_ARGUMENTS.
@@ -23,7 +25,7 @@ export TZ=UTC
 . workflow/gpu/lasting.sh
 SESSION_END=$SESSION_S    # counted from the start of this script: setting up takes its share
 
-BIG=${BIG:-q30a3} SMALL=${SMALL:-q06} LAST=${LAST:-0} RUN_S=${RUN_S:-86} PROVOKE_S=${PROVOKE_S:-165}
+BIG=${BIG:-q30a3} SMALL=${SMALL:-q06} LAST=${LAST:-0} TURNS=${TURNS:-0} RUN_S=${RUN_S:-86} PROVOKE_S=${PROVOKE_S:-165}
 if [ "$GPUS" -ge 4 ]; then MATRIX=${MATRIX:-gpu-smoke} SHAPE=${SHAPE:-1 3 4}; else MATRIX=${MATRIX:-gpu-smoke-2} SHAPE=${SHAPE:-1 1 2}; fi
 PLAN=${PLAN:-E0:1 E6:1 E1:1 E0:2 E6:2 E1:2 E0:3 E6:3 E1:3 E7:1 E8:1 E2:1 E3:1 E7:2 E8:2 E2:2 E3:2}
 read -ra COMMON <<< "${COMMON_ARGUMENTS---mem-fraction-static 0.97 --cuda-graph-max-bs-decode 32 --chunked-prefill-size 8192 --max-running-requests 40}"
@@ -44,15 +46,16 @@ KVC_NAMES=(prefill-0) DP_NAMES=() KVC_PORTS=(21000) DP_PORTS=()
 for ((k = 0; k < D; k++)); do KVC_NAMES+=("decode-$k") KVC_PORTS+=($((22000 + k))); done
 for ((k = 0; k < W; k++)); do DP_NAMES+=("worker-$k") DP_PORTS+=($((23000 + k))); done
 
-id_of() { python3 - "$CONFIG" "$MATRIX" "$1" << 'PY'
+id_of() { # NAME: an experiment of the matrix, whole or without what stands behind its @; the first that fits
+    python3 - "$CONFIG" "$MATRIX" "$1" << 'PY'
 import sys
 from pathlib import Path
 from apd_replay import configuration
 found = configuration.load(Path(sys.argv[1]) / "config.yaml", sys.argv[2]).experiments
-print(next((e for e in found if e.split("@")[0] == sys.argv[3]), ""))
+print(next((e for e in found if sys.argv[3] in (e, e.split("@")[0])), ""))
 PY
 }
-is_dp() { grep -q "^  $1: {design: dp" "$CONFIG/experiments/$MATRIX.yaml"; }
+is_dp() { grep -q "^  ${1%%@*}: {design: dp" "$CONFIG/experiments/$MATRIX.yaml"; }
 
 start_kvc() { pair_lasting "$LOGS" "$BIG" 0 $((GPUS > 1 ? 1 : 0)) 21000 22000 "$D" "$BACKEND" "$POOL"; }
 
@@ -136,6 +139,7 @@ finish() { # whatever is whole, and the rest for whoever looks for a cause
 trap finish EXIT
 
 echo "$GPUS GPUs, $(nproc) cores, $(left) s, $MATRIX, $P P + $D D + $W unified, pool $POOL, $BACKEND"
+if [ "${ANEW:-0}" = 1 ]; then stop_lasting "$LOGS" "${KVC_NAMES[@]}"; fi
 up kvc
 up dp
 KVC_UP=1 DP_UP=1
@@ -144,6 +148,7 @@ ready dp || DP_UP=0
 grep -ahoE "max_total_num_tokens=[0-9]+|KV Cache is allocated.*" "$LOGS"/*.log | sort | uniq -c
 nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv 2> /dev/null
 
+if [ "$TURNS" = 1 ]; then . workflow/gpu/turns.sh; fi
 TODO=()
 for item in $PLAN; do [ -f "$RUNS/${item/:/-r}/run.json" ] || TODO+=("$item"); done
 RESERVE=$((LAST == 1 ? PROVOKE_S : 12))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from apd_replay.cluster.calibrate.rows import Rows
-from apd_replay.cluster.calibrate.traffic import Prompts, Reply, generate, step_seconds
+from apd_replay.cluster.calibrate.traffic import Prompts, Reply, step_seconds
 from apd_replay.errors import RunError
 from apd_replay.replay.admission import ASK
 from apd_replay.replay.client import Address, Client
 
 if TYPE_CHECKING:
-    from apd_replay.cluster.calibrate.worker import Server
+    from apd_replay.cluster.calibrate.pair import Pair
 
 # SGLang's own call that waits for the scheduler, and the one that reads a snapshot in shared memory (read in 0.5.15.post1).
 COUPLED, SNAPSHOT = "/server_info", "/v1/loads"
@@ -56,30 +55,25 @@ async def measure(client: Client, to: Address, running: int, decode: Callable[[]
         say(f"{path} while {running} decode: {sorted(taken)[len(taken) // 2] * 1000:.1f} ms, {rate:.0f}/s, step {quiet * 1000:.2f} -> {step * 1000:.2f} ms")
 
 
-async def measure_on_decode(client: Client, prefill: Server, decode: Server, bootstrap_port: int, rows: Rows, seed: int, say: Callable[[str], None]) -> None:
+async def measure_on_decode(client: Client, pair: Pair, rows: Rows, seed: int, say: Callable[[str], None]) -> None:
     """The calls of a D, while requests that came through its P decode there. A load that fails is a row, not an error."""
-    prompts, rooms = Prompts(seed, decode.vocabulary), random.Random(seed)
+    prompts = Prompts(seed, pair.decode.vocabulary)
 
-    async def pair() -> Reply:
-        ids = prompts.new(D_CONTEXT)
-        bootstrap = {"bootstrap_host": prefill.address.host, "bootstrap_port": bootstrap_port, "bootstrap_room": rooms.getrandbits(62)}
-        _, reply = await asyncio.gather(generate(client, prefill.address, ids, TOKENS, bootstrap), generate(client, decode.address, ids, TOKENS, bootstrap))
-        if reply.error:
-            raise RunError(reply.error)
-        return reply
+    async def one() -> Reply:
+        return (await pair.through(client, prompts.new(D_CONTEXT), TOKENS))[1]
 
     async def batch(running: int) -> float:
-        step = step_seconds(await asyncio.gather(*(pair() for _ in range(running))))
+        step = step_seconds(await asyncio.gather(*(one() for _ in range(running))))
         if step is None:
             raise RunError("the requests never decoded all at once")
         return step
 
     for running in LOADS:
-        if running > decode.limits.running or running * (D_CONTEXT + TOKENS) > 0.9 * min(prefill.limits.pool_tokens, decode.limits.pool_tokens):
+        if running > pair.decode.limits.running or running * (D_CONTEXT + TOKENS) > 0.9 * pair.pool_tokens:
             rows.add("skipped", what=f"calls while {running} requests decode", why="they do not fit the pools or the batch")
             continue
         try:
-            await measure(client, decode.address, running, partial(batch, running), rows, say)
+            await measure(client, pair.decode.address, running, partial(batch, running), rows, say)
         except RunError as error:
             rows.add("failed", what=f"calls while {running} requests decode", why=str(error))
             say(str(error))

@@ -22,6 +22,7 @@ from apd_replay.errors import RunError
 from apd_replay.replay.admission import ASK
 
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+APPENDED = 1.5  # an append that takes so many times its prefill is bound by something else
 BACKENDS = ("mooncake", "mooncake_tcp", "nixl")
 
 
@@ -64,7 +65,8 @@ def fit(rows: Sequence[Row], model: str | None = None) -> Fit:
     attempts: dict[str, Callable[[], Fitted]] = {
         "prefill": lambda: prefill(of(own, "prefill"), int(out.server["chunk_tokens"])),
         "decode": lambda: decode(of(own, "decode"), expert_share(out.server)),
-        **{f"transfer.{backend}": partial(transfer, [r for r in of(rows, "transfer") if r["backend"] == backend]) for backend in BACKENDS},
+        # A run of slots costs a piece in each layer: only the model's own count.
+        **{f"transfer.{b}": partial(transfer, *([r for r in of(some, kind) if r["backend"] == b] for some, kind in ((rows, "transfer"), (own, "scattered")))) for b in BACKENDS},
         "noise_sigma": lambda: noise(of(own, "prefill")),
         # The plugin's admission is asked of whatever D has the plugin: its price is the scheduler's, not the model's.
         "rpc_s": lambda: rpc(own, rows),
@@ -73,6 +75,7 @@ def fit(rows: Sequence[Row], model: str | None = None) -> Fit:
     for name, attempt in attempts.items():
         _keep(out, name, attempt)
     _keep(out, "handshake_s", lambda: handshake(of(own, "transfer"), out))
+    _keep(out, "append_s", lambda: append(of(own, "append"), out))
     return out
 
 
@@ -131,17 +134,40 @@ def decode(rows: Sequence[Row], share: float) -> Fitted:
     return Fitted(values, found.points, found.low, found.high)
 
 
-def transfer(rows: Sequence[Row]) -> Fitted:
+def transfer(rows: Sequence[Row], scattered: Sequence[Row]) -> Fitted:
+    """`scattered`: prompts whose every token went into a run of its own; what they take beyond that is the price of a run."""
     warm = [r for r in rows if r["repeat"]]
     groups = _repeated(warm, ("bytes",))
     if len(groups) < 2:
         raise RunError("not measured" if not rows else f"{len(groups)} size measured, a rate needs two")
     measured = [_typical(v) for v in groups.values()]
     found = _fitted(("latency_s", "per_byte"), [[1.0, float(size)] for (size,) in groups], measured)
-    if not found.values["per_byte"]:
+    latency, per_byte = found.values["latency_s"], found.values["per_byte"]
+    if not per_byte:
         raise RunError("the time does not grow with the size: no rate can be told")
-    rates = f"{min(s / t for (s,), t in zip(groups, measured, strict=True)) / 1e9:.1f} to {max(s / t for (s,), t in zip(groups, measured, strict=True)) / 1e9:.1f} GB/s over all"
-    return Fitted({"latency_s": found.values["latency_s"], "bytes_per_s": 1 / found.values["per_byte"]}, found.points, found.low, found.high, rates)
+    values = {"latency_s": latency, "bytes_per_s": 1 / per_byte}
+    note = f"{min(s / t for (s,), t in zip(groups, measured, strict=True)) / 1e9:.1f} to {max(s / t for (s,), t in zip(groups, measured, strict=True)) / 1e9:.1f} GB/s over all"
+    runs = [(r["tokens"] - 1, r["seconds"] - latency - r["bytes"] * per_byte) for r in scattered if r["repeat"]]
+    if runs:
+        (values["run_s"],) = least_squares.relative([[n] for n, _ in runs], [more for _, more in runs])
+        missed = least_squares.residuals([[n] for n, _ in runs], [more for _, more in runs], [values["run_s"]])
+        note += f"; run_s from {len(runs)} prompts sent into {', '.join(str(n + 1) for n in sorted({n for n, _ in runs}))} scattered slots, residuals {min(missed):+.1%} to {max(missed):+.1%}"
+    return Fitted(values, found.points, found.low, found.high, note)
+
+
+def append(rows: Sequence[Row], so_far: Fit) -> Fitted:
+    """The time that no append falls below although prefill would take less; 0 where prefill's price holds for them too."""
+    if "prefill" not in so_far.groups:
+        raise RunError("needs prefill")
+    warm = [r for r in rows if r["repeat"]]
+    if len(warm) < 5:
+        raise RunError(f"{len(warm)} appends measured, 5 are needed")
+    chunk, charge = int(so_far.server["chunk_tokens"]), so_far.groups["prefill"].values
+    priced = [sum(f * charge[k] for f, k in zip(prefill_features(r["new"], r["cached"], chunk), ("chunk_s", "token_s", "attention_s", "prefix_s"), strict=True)) for r in warm]
+    above = [r["seconds"] for r, price in zip(warm, priced, strict=True) if r["seconds"] > APPENDED * price]
+    least = statistics.median(above) if len(above) > len(warm) / 3 else 0.0
+    missed = [max(least, price) / r["seconds"] - 1 for r, price in zip(warm, priced, strict=True)]
+    return Fitted({"append_s": least}, len(warm), min(missed), max(missed), f"{len(above)} took more than {APPENDED} times the price of their prefill")
 
 
 def noise(rows: Sequence[Row]) -> Fitted:

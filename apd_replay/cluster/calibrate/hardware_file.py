@@ -12,7 +12,8 @@ from apd_replay.cluster.calibrate.fit import BACKENDS, Fit, Fitted, kv_bytes_per
 from apd_replay.errors import ConfigError, RunError
 
 DEFAULT_CHUNK = 8192
-SINGLE = ("handshake_s", "rpc_s", "admission_s", "noise_sigma")
+SINGLE = ("handshake_s", "rpc_s", "admission_s", "append_s", "noise_sigma")
+OPTIONAL = ("append_s",)  # a file need not have it
 METHOD = {
     "decode": "Mean time a token over the window in which the whole batch decodes; prompts cached before.",
     "prefill": "Wall time at the client until a prompt's only token, one prompt at a time; median of its repeats.",
@@ -21,6 +22,7 @@ METHOD = {
     "transfer.nixl": "NIXL, likewise.",
     "handshake_s": "First token through P and D less prefill, transfer and one decode step.",
     "rpc_s": "A call's way through the scheduler and back.",
+    "append_s": "Least time of a prefill batch on a D: first tokens of direct appends, one at a time, first of each length left out.",
     "admission_s": "What calls at a known rate add to a decode step.",
     "noise_sigma": "Repeats of one prompt around their mean.",
 }
@@ -49,6 +51,8 @@ def render(fit: Fit, gpu: str, model: str, base: dict[str, Any] | None = None, b
         found, comment = _group(fit, f"transfer.{backend}", base, base_name)
         lines += [f"  {comment}", f"  {backend}: {{{', '.join(f'{k}: {_number(v)}' for k, v in found.items())}}}"]
     for name in SINGLE:
+        if name in OPTIONAL and name not in fit.groups and name not in (base or {}):
+            continue
         found, comment = _group(fit, name, base, base_name)
         lines += [comment, f"{name}: {_number(found[name])}"]
     return "\n".join(lines) + "\n"

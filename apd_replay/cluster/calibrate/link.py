@@ -8,12 +8,13 @@ prompts of one chunk are sent.
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 
+from apd_replay.cluster.calibrate.pair import Pair
 from apd_replay.cluster.calibrate.rows import Rows
-from apd_replay.cluster.calibrate.traffic import Prompts, generate
+from apd_replay.cluster.calibrate.traffic import Prompts
 from apd_replay.cluster.calibrate.worker import Server
 from apd_replay.errors import RunError
 from apd_replay.replay.client import Client
@@ -25,30 +26,40 @@ MIB = 1 << 20
 _LATENCY, _SIZE = "sglang:kv_transfer_latency_ms_sum", "sglang:kv_transfer_total_mb_sum"
 
 
-async def measure(client: Client, prefill: Server, decode: Server, bootstrap_port: int, backend: str, rows: Rows, seed: int, say: Callable[[str], None]) -> None:
+async def measure(client: Client, pair: Pair, backend: str, rows: Rows, seed: int, say: Callable[[str], None]) -> None:
     """All sizes that fit one chunk of the P and the pools. Raises RunError where the P does not count its transfers."""
-    prompts = Prompts(seed, prefill.vocabulary)
-    rooms = random.Random(seed)
-    limit = min(int(prefill.facts["chunk_tokens"] or 8192), *(int(0.9 * s.limits.pool_tokens) for s in (prefill, decode)))
+    prompts = Prompts(seed, pair.prefill.vocabulary)
+    limit = min(int(pair.prefill.facts["chunk_tokens"] or 8192), int(0.9 * pair.pool_tokens))
     for tokens in SIZES:
         if tokens > limit:
             rows.add("skipped", what=f"transfer of {tokens} tokens over {backend}", why=f"{limit} tokens are a chunk, or fit the pools")
             continue
         for repeat in range(REPEATS):
-            ids = prompts.new(tokens)
-            bootstrap = {"bootstrap_host": prefill.address.host, "bootstrap_port": bootstrap_port, "bootstrap_room": rooms.getrandbits(62)}
-            before = await _counters(client, prefill)
-            first, second = await asyncio.gather(
-                generate(client, prefill.address, ids, OUTPUT_TOKENS, bootstrap), generate(client, decode.address, ids, OUTPUT_TOKENS, bootstrap)
-            )
-            if second.error:  # what P answers in its stream differs between versions; D's tokens are the proof
-                rows.add("failed", what=f"transfer of {tokens} tokens over {backend}", why=second.error)
-                say(f"{backend} {tokens}: {second.error}")
+            try:
+                sent = await counted(client, pair, prompts.new(tokens))
+            except RunError as error:
+                rows.add("failed", what=f"transfer of {tokens} tokens over {backend}", why=str(error))
+                say(f"{backend} {tokens}: {error}")
                 return
-            after = await _counters_past(client, prefill, before)
-            seconds, moved = (after[0] - before[0]) / 1000, round((after[1] - before[1]) * MIB)
-            rows.add("transfer", backend=backend, tokens=tokens, bytes=moved, seconds=seconds, first_s=second.first_s, prefill_s=first.seconds, repeat=repeat)
-        say(f"{backend} {tokens}: {moved / MIB:.0f} MiB in {seconds * 1000:.2f} ms, first token after {(second.first_s or 0) * 1000:.0f} ms")
+            rows.add("transfer", backend=backend, tokens=tokens, **asdict(sent), repeat=repeat)
+        say(f"{backend} {tokens}: {sent.bytes / MIB:.0f} MiB in {sent.seconds * 1000:.2f} ms, first token after {(sent.first_s or 0) * 1000:.0f} ms")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """KV of one prompt: its size and the P's duration; the D's first token and the P's answer, seconds after the request."""
+
+    bytes: int
+    seconds: float
+    first_s: float | None
+    prefill_s: float
+
+
+async def counted(client: Client, pair: Pair, ids: list[int]) -> Sent:
+    before = await _counters(client, pair.prefill)
+    first, second = await pair.through(client, ids, OUTPUT_TOKENS)
+    after = await _counters_past(client, pair.prefill, before)
+    return Sent(round((after[1] - before[1]) * MIB), (after[0] - before[0]) / 1000, second.first_s, first.seconds)
 
 
 async def _counters(client: Client, prefill: Server) -> tuple[float, float]:

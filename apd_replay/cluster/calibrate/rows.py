@@ -7,6 +7,8 @@
     call      path, running, status, seconds, repeat    a call answered by an idle server
     calls     path, running, calls_per_s, latencies_s, quiet_step_s, step_s    the same while requests decode, and what it costs them
     transfer  backend, tokens, bytes, seconds, first_s, prefill_s, repeat    KV of one prompt from a P to a D
+    scattered the same, into slots that are no neighbours: a run of one token each
+    append    new, cached, seconds, repeat          a direct turn on a D, until its first token
     skipped   what, why                             a point that does not fit this server
     failed    what, why                             a point that was tried
 
@@ -22,7 +24,7 @@ from typing import Any
 
 from apd_replay.errors import InputError
 
-KINDS = ("machine", "server", "prefill", "decode", "call", "calls", "transfer", "skipped", "failed")
+KINDS = ("machine", "server", "prefill", "decode", "call", "calls", "transfer", "scattered", "append", "skipped", "failed")
 Row = dict[str, Any]
 
 
