@@ -208,6 +208,8 @@ def _scale_coefficients(source: Path, where: str, factors: dict[str, float], har
             part = part.get(folder) if isinstance(part, dict) else None
         if not isinstance(part, dict) or not isinstance(part.get(key), int | float):
             raise ConfigError(source, f"{where}.{name}", "is no coefficient of the hardware file, such as transfer.mooncake.bytes_per_s")
+        if not factor and key.endswith("_per_s"):
+            raise ConfigError(source, f"{where}.{name}", "0 would make it a rate at which nothing ever ends; expected a number above 0")
         part[key] = max(1, round(part[key] * factor)) if isinstance(part[key], int) else part[key] * factor
 
 

@@ -20,6 +20,7 @@ from apd_replay.sim.clock import Clock
 from apd_replay.sim.cost import Cost
 from apd_replay.sim.job import Job, Stage
 from apd_replay.sim.loglines import WorkerLog
+from apd_replay.sim.slots import Scattered, Together
 from apd_replay.sim.worker import CLIP_TOKENS, Client, Worker
 
 RESERVED_TOKENS = 512  # SGLang's num-reserved-decode-tokens: kept free for each request under way
@@ -55,13 +56,15 @@ class DecodeWorker(Worker):
     """`idle`: session -> KV tokens kept for it, least recently used first. `committed`: session -> (that, tokens set aside by an admission).
     `direct_turns`: session -> turns appended since its KV came."""
 
-    __slots__ = ("_bootstrapped", "_drained", "arrived", "asks", "committed", "design", "direct_turns", "idle", "opened", "prealloc", "retracted", "transfer",
-                 "transfer_tokens")  # fmt: skip
+    __slots__ = ("_bootstrapped", "_drained", "arrived", "asks", "committed", "design", "direct_turns", "idle", "opened", "prealloc", "retracted", "slots",
+                 "transfer", "transfer_tokens")  # fmt: skip
 
     def __init__(self, clock: Clock, cost: Cost, log: WorkerLog, client: Client, pool_tokens: int, *, retraction: bool, design: Design,
                  bootstrapped: Callable[[Job, float], None]) -> None:
         super().__init__(clock, cost, log, client, pool_tokens, retraction=retraction)
         self.design = design
+        self._least_s = cost.append_s
+        self.slots = Scattered(pool_tokens) if cost.run_s else Together()
         self._bootstrapped = bootstrapped
         self.prealloc: deque[Job] = deque()
         self.transfer: dict[Job, None] = {}
@@ -99,6 +102,7 @@ class DecodeWorker(Worker):
             queue.popleft()
             job.held = job.input
             self.used += job.held
+            job.runs = self.slots.take(job.session, job.input)
             self.transfer_tokens += job.input
             self.transfer[job] = None
             job.stage = Stage.TRANSFER
@@ -146,7 +150,7 @@ class DecodeWorker(Worker):
         others = sum(self.idle.values()) - self.idle.get(request.session, 0)
         need = self._append_need(request)
         free = self.pool - self.used + stale
-        return self._answer(request, need is not None and need <= free + others, need or 0, 0)
+        return self._answer(request, need is not None and need <= free + others, need, 0)
 
     def _answer_one(self, now: float) -> None:
         """One call a turn of the loop: SGLang's communicator has one in flight per type (SGLANG.md 3.9)."""
@@ -166,7 +170,7 @@ class DecodeWorker(Worker):
                 self.clock.at(now + ADMISSION_EXPIRES_S, self._expire, (session, slot, need))
             else:
                 self.idle[session] = slot  # asked for: most recently used
-        answer = self._answer(ask.request, ok, need or 0, evicted)
+        answer = self._answer(ask.request, ok, need, evicted)
         cost = self.cost.admission_s if self.design.admission_cost else 0.0
         self.batch.t0 = now + cost
         self.clock.at(now + cost + self.cost.rpc_s, ask.answered, answer)
@@ -188,12 +192,13 @@ class DecodeWorker(Worker):
             self.used -= reserved
             self.poke()
 
-    def _answer(self, request: Request, ok: bool, need: int, evicted: int) -> AdmissionAnswer:
+    def _answer(self, request: Request, ok: bool, need: int | None, evicted: int) -> AdmissionAnswer:
         depth, retracted = len(self.transfer), len(self.retracted)
         usage = self.used / self.pool
         whole = request.input_tokens + self.design.output_reserve_tokens  # what it takes to hold the session without evicting another
         short = 0 if ok else whole - self.idle.get(request.session, 0) - (self.pool - self.used)
-        pause = self.design.hint(Pressure(depth, retracted, (self.used + need) / self.pool, short, self._drained.rate(self.clock.now)))
+        after = (self.used + (whole if need is None else need)) / self.pool
+        pause = self.design.hint(Pressure(depth, retracted, after, short, self._drained.rate(self.clock.now)))
         return AdmissionAnswer(can_admit=ok, recommended_pause_ms=pause, queue_depth=depth, available_tokens=self.pool - self.used,
                                evicted_session_count=evicted, token_usage=usage, retracted_queue=retracted, prealloc_queue=len(self.prealloc))  # fmt: skip
 
@@ -236,6 +241,7 @@ class DecodeWorker(Worker):
 
     def _free_slot(self, session: str) -> None:
         self.direct_turns.pop(session, None)
+        self.slots.give(session)
         slot, reserved = self._take_slot(session)
         if slot:
             self.used -= slot + reserved
@@ -256,6 +262,7 @@ class DecodeWorker(Worker):
             if freed >= tokens:
                 break
             freed += self.idle.pop(session)
+            self.slots.give(session)
             self.direct_turns.pop(session, None)
             count += 1
         if count:
@@ -273,6 +280,7 @@ class DecodeWorker(Worker):
             self.idle[job.session] = job.held
         else:
             self.used -= job.held
+            self.slots.give(job.session)
         job.held = 0
 
     # retraction -------------------------------------------------------------------------------------------------------
@@ -280,6 +288,7 @@ class DecodeWorker(Worker):
     def set_aside(self, job: Job) -> None:
         """The KV goes to the host; copying it is not charged."""
         job.stage = Stage.RETRACTED
+        self.slots.give(job.session)
         self.retracted.append(job)
 
     def _resume_retracted(self) -> None:
@@ -293,7 +302,20 @@ class DecodeWorker(Worker):
             self.retracted.popleft()
             job.held = need
             self.used += need
+            self.slots.take(job.session, need)
             self.start_decoding(job)
+
+    # what the loop does to slots and to a prefill batch ----------------------------------------------------------------
+
+    def _step(self, k: int, t: float | None) -> None:
+        super()._step(k, t)
+        self.slots.step(self.batch.jobs, k)
+
+    def _admit_prompt(self, job: Job) -> bool:
+        if not super()._admit_prompt(job):
+            return False
+        self.slots.take(job.session, job.input + job.generated)
+        return True
 
     # the loop's own part ----------------------------------------------------------------------------------------------
 
@@ -320,6 +342,7 @@ class DecodeWorker(Worker):
             self.retracted.remove(job)
             self.poke()
             return
+        self.slots.give(job.session)
         if stage > Stage.ARRIVED:
             super().drop(job)
             return

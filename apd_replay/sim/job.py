@@ -24,7 +24,7 @@ class Job:
     """`held`: KV tokens that the decoding worker keeps for it. `prefix`: prompt tokens that need no computing, on whoever computes it."""
 
     __slots__ = ("cached", "chunk", "computed", "decode", "finish_step", "generated", "held", "input", "joined_step", "noise", "output", "p_held",
-                 "p_stage", "prefill", "prefix", "request", "retractions", "rid", "room", "session", "shared_head", "slot_lost", "stage", "turn")  # fmt: skip
+                 "p_stage", "prefill", "prefix", "request", "retractions", "rid", "room", "runs", "session", "shared_head", "slot_lost", "stage", "turn")  # fmt: skip
 
     def __init__(self, request: Request, noise: float) -> None:
         self.request = request
@@ -35,6 +35,7 @@ class Job:
         self.stage = Stage.WAITING
         self.held = 0  # on the decoding worker
         self.p_held = 0  # on P
+        self.runs = 1  # of neighbouring slots, into which its prompt's KV is sent
         self.prefix = 0
         self.computed = 0  # prompt tokens computed or cached so far
         self.chunk = 0  # tokens of it in the running prefill batch

@@ -73,13 +73,13 @@ class Link:
         self._latched_at: dict[int, float] = {}
         self.recovered: list[tuple[float, int]] = []  # (when, D) of latches that the probe has cleared; whoever logs them empties it
 
-    def send(self, decode: int, tokens: int, now: float) -> Piece:
-        """Hand a piece over at `now`; calls come in the order of time."""
+    def send(self, decode: int, tokens: int, now: float, runs: float = 0.0) -> Piece:
+        """Hand a piece over at `now`; calls come in the order of time. `runs`: of slots on the D that are no neighbours of the one before."""
         queue = self._queue_of[decode]
         start = max(now, self._free_at[queue])
         if self._is_latched(decode, start):
             return Piece(start, "peer_dead")
-        end = start + self._cost.transfer_s(tokens)
+        end = start + self._cost.transfer_s(tokens, runs)
         for outage in self._outages:
             if outage.decode == decode and outage.start < end and start < outage.end:
                 end += outage.end - max(start, outage.start)

@@ -120,7 +120,8 @@ class PrefillWorker:
                 continue
             last = job.computed >= job.input
             # what P had cached travels with the first piece
-            piece = self.link.send(job.decode, job.computed if job.computed - job.chunk == job.prefix else job.chunk, self.clock.now)
+            tokens = job.computed if job.computed - job.chunk == job.prefix else job.chunk
+            piece = self.link.send(job.decode, tokens, self.clock.now, (job.runs - 1) * tokens / job.input)
             while self.link.recovered:
                 self.log.write(self.clock.now, f"Session {self.peers[self.link.recovered.pop()[1]].session} recovered via probe; un-blacklisted")
             if piece.error is not None:

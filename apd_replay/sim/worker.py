@@ -36,7 +36,7 @@ class Client(Protocol):
 class Worker:
     """`used` counts every token of the pool that is taken; `held` is the part of it that no eviction can free."""
 
-    __slots__ = ("_acting", "_line_at", "_line_t", "_line_tokens", "_news", "_retraction", "_wake_id", "_wake_step", "batch", "client", "clock", "cost",
+    __slots__ = ("_acting", "_least_s", "_line_at", "_line_t", "_line_tokens", "_news", "_retraction", "_wake_id", "_wake_step", "batch", "client", "clock", "cost",
                  "log", "made", "pool", "prefilling", "used", "waiting")  # fmt: skip
 
     def __init__(self, clock: Clock, cost: Cost, log: WorkerLog, client: Client, pool_tokens: int, *, retraction: bool) -> None:
@@ -47,6 +47,7 @@ class Worker:
         self.prefilling: list[Job] = []
         self.made = 0  # answer tokens
         self._retraction = retraction
+        self._least_s = 0.0  # that a prefill batch takes here
         self._acting = self._news = False
         self._wake_id, self._wake_step = 0, 0  # the wake that counts, and the step it stands for
         self._line_at, self._line_t, self._line_tokens = LOG_INTERVAL, 0.0, 0
@@ -216,6 +217,7 @@ class Worker:
         if not taken:
             return False
         self.prefilling = taken
+        seconds = max(seconds, self._least_s)
         if self.log.on:
             self.log.write(now, self.prefill_line(len(taken), new_tokens, cached, new_tokens / seconds))
         self._sleep()

@@ -312,3 +312,26 @@ def test_a_dropped_request_leaves_nothing_wherever_it_was(when: float) -> None:
     world.clock.run()
     world.check()
     assert world.d.used == 0 and not world.done[1:]
+
+
+def test_an_append_takes_its_least_time_where_the_host_launches_each_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    firsts = []
+    for least_s in (0.0, 0.5):
+        monkeypatch.setattr("test_decode.COST", Cost({**experiment().hardware, "append_s": least_s}, "mooncake"))
+        world = World(10_000)
+        world.resident("a", 2500)
+        began = world.clock.now
+        world.d.append(Job(world.turn("a", 2600, 2500), 1.0))
+        world.clock.run()
+        firsts.append(world.firsts["a-1"] - began)
+    assert firsts[0] < 0.1 and firsts[1] == pytest.approx(0.5)
+
+
+def test_a_refused_turn_is_told_to_wait_for_what_it_would_take_whole_where_nothing_of_it_is_kept() -> None:
+    """As the plugin answers: usage after admission counts the history that would have to come again."""
+    told: list[float] = []
+    world = World(10_000, hint=lambda pressure: told.append(pressure.usage_after) or 0.0)
+    world.resident("kept", 2500)
+    world.ask(world.turn("kept", 2600, 2500))
+    world.ask(world.turn("gone", 2600, 2500))
+    assert told == [pytest.approx((2500 + 100 + 512) / 10_000), pytest.approx((2500 + 2600 + 512) / 10_000)]

@@ -12,7 +12,7 @@ from apd_replay.sim.link import Link, Outage, Peer, Piece
 
 COST = Cost(experiment().hardware, "mooncake")
 TOKENS = 8192
-QUICK = COST.transfer_s(TOKENS)
+QUICK = COST.transfer_s(TOKENS, 0)
 
 
 def link(*outages: Outage, latch: bool = True, probe: bool = False, limit: bool = True, head_of_line: bool = True, decode: int = 6) -> Link:
