@@ -15,6 +15,7 @@
 enum { DIGITS, DECIMAL, WORD, HEX, END };          /* what a step ends with */
 enum { NOTHING, INT32, INT64, DOUBLE };            /* what is kept of a hole's number */
 enum { STAMPED, DATED, BARE };                     /* `[date time tags] `, `date time`, no time */
+enum { INTERFACE = 1 };                            /* what fast.py asks for: another number where the records or calls below change */
 enum { MOST_LAYOUTS = 1024, MOST_DATES = 32, MOST_TAGS = 512, MOST_HOLES = 48, LONGEST_TAGS = 63, LONGEST_WORD = 64, LONGEST_MESSAGE = 500 };
 
 /* The three records below are arrays of int64 on Python's side. */
@@ -430,7 +431,7 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_scan", "Lines of kn
 PyMODINIT_FUNC PyInit__scan(void) {
     PyObject *made = PyModule_Create(&module);
     PyObject *type = made ? PyType_FromModuleAndSpec(made, &spec, NULL) : NULL;
-    if (!type || PyModule_AddObjectRef(made, "Scanner", type)) Py_CLEAR(made);
+    if (!type || PyModule_AddObjectRef(made, "Scanner", type) || PyModule_AddIntConstant(made, "INTERFACE", INTERFACE)) Py_CLEAR(made);
     Py_XDECREF(type);
     return made;
 }

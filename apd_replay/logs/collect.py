@@ -124,7 +124,7 @@ def _fast_lane(log: Log, parser: LogParser, fast: bool | None) -> FastLane | Non
     except ImportError:
         if fast:
             raise
-        log.notices.append("large logs are read line by line, several times slower: there was no C compiler when this package was installed")
+        log.notices.append("large logs are read line by line, several times slower: the compiled part is missing or of another version (pip install again, with a C compiler)")
         return None
     return FastLane(parser, log.samples, log.events, log.stats)
 

@@ -15,12 +15,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from apd_replay.logs._scan import Scanner
+from apd_replay.logs._scan import INTERFACE, Scanner
 from apd_replay.logs.learn import LONGEST, STAMPED, Layout, NotYet, Skeleton, is_number, learn, skeleton
 from apd_replay.logs.parser import LogParser
 from apd_replay.logs.prefix import epoch, rank
 from apd_replay.logs.reading import Block
 from apd_replay.logs.spool import RANKS, Spool
+
+if INTERFACE != 1:
+    raise ImportError("the compiled part is of another version")
 
 ROWS = 1 << 14  # of one layout, before they go to the spool
 _TEXT_BYTES = 256  # memory for one text of a row; where rows have longer ones, fewer of them fit
