@@ -83,6 +83,7 @@ def collect(paths: list[Path], root: Path | None = None, *, fast: bool | None = 
     """Read the files of one log, oldest first. `root`: file names in the rows are relative to it. `fast`: None decides by size."""
     log = Log(worker_name(paths[-1]), Spool(schemas.WORKER_SAMPLES), Spool(schemas.WORKER_EVENTS), Spool(schemas.REQUEST_STATS))
     parser = LogParser()
+    collects = gc.isenabled()
     gc.disable()  # rows hold no cycles, and looking for some takes a tenth of the time
     try:
         for path in paths:
@@ -91,7 +92,8 @@ def collect(paths: list[Path], root: Path | None = None, *, fast: bool | None = 
         log.close()
         raise
     finally:
-        gc.enable()
+        if collects:
+            gc.enable()
     for spool in (log.samples, log.events, log.stats):
         spool.finish()
     log.role, log.engine_address = parser.role, parser.engine_address

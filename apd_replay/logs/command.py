@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ def parse(logs: tuple[Path, ...], run_dir: Path | None, out: Path, experiment: s
         return
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy, which pyarrow loads, would start a thread a core and need none
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # the other pools keep a fifth more memory than they are asked for
-    with _without_pandas():
+    with _lean():
         if run_dir is not None:
             from apd_replay.logs.run import parse_run
             from apd_replay.replay.store import run_directory
@@ -67,11 +68,14 @@ class _NoPandas:
 
 
 @contextmanager
-def _without_pandas() -> Iterator[None]:
-    """pyarrow loads pandas, where it is installed, to ask whether a list is one of its series: nearly half of the time that a small run takes."""
+def _lean() -> Iterator[None]:
+    """Without pandas, which pyarrow loads, where it is installed, to ask whether a list is one of its series (nearly half of the time that a small
+    run takes), and without looking for cycles, of which rows have none."""
     finder = _NoPandas()
     sys.meta_path.insert(0, finder)
+    gc.disable()
     try:
         yield
     finally:
+        gc.enable()
         sys.meta_path.remove(finder)

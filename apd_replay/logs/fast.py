@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -200,22 +199,22 @@ class FastLane:
         spool, layout = known.spool, known.layout
         assert spool is not None
         fixed: dict[str, Any] = {name: pieces[0] for name, pieces in layout.columns if not is_number(pieces) and _is_fixed(pieces)}
-        made = {name: _by_run(runs, rows, spool.schema.field(name).type) for name, runs in self._told_of(known).items()}
-        made |= self._ranks(memory, known.places["tags"], rows)
-        columns = []
-        for field in spool.schema:
-            name, kind = field.name, field.type
-            place = known.places.get(name)
-            if name in made:
-                columns.append(made[name])
-            elif isinstance(place, tuple):
-                texts = pa.Array.from_buffers(pa.string(), rows, [None, memory.slice(place[0], 4 * rows + 4), memory.slice(place[1], ROWS * _TEXT_BYTES)])
-                columns.append(texts.dictionary_encode() if pa.types.is_dictionary(kind) else texts)
-            elif place is not None and not (name == "ts" and layout.prefix != STAMPED):
-                columns.append(pa.Array.from_buffers(kind, rows, [None, memory.slice(place, rows * kind.bit_width // 8)]))
+        columns = self._ranks(memory, known.places["tags"], rows)
+        for name, runs in self._told_of(known).items():
+            if len(set(runs.values())) == 1:
+                fixed[name] = next(iter(runs.values()))
             else:
-                columns.append(_repeated(fixed.get(name), kind).slice(0, rows))
-        spool.add_batch(pa.RecordBatch.from_arrays(columns, schema=spool.schema))
+                columns[name] = _by_run(runs, rows, spool.schema.field(name).type)
+        for name, place in known.places.items():
+            if name == "tags" or (name == "ts" and layout.prefix != STAMPED):
+                continue
+            kind = spool.schema.field(name).type
+            if isinstance(place, tuple):
+                texts = pa.Array.from_buffers(pa.string(), rows, [None, memory.slice(place[0], 4 * rows + 4), memory.slice(place[1], ROWS * _TEXT_BYTES)])
+                columns[name] = texts.dictionary_encode() if pa.types.is_dictionary(kind) else texts
+            else:
+                columns[name] = pa.Array.from_buffers(kind, rows, [None, memory.slice(place, rows * kind.bit_width // 8)])
+        spool.add_columns(rows, columns, fixed)
 
     def _told_of(self, known: _Known) -> dict[str, dict[int, Any]]:
         """Values of file, role and launch, by the row from which on they hold."""
@@ -233,22 +232,9 @@ class FastLane:
 def _by_run(runs: dict[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
     """A column of values that hold from one row on to the next; `runs` is in order."""
     ends = [*list(runs)[1:], rows]
-    parts = [(value, end - begin) for (begin, value), end in zip(runs.items(), ends, strict=True) if end > begin]
-    if len({value for value, _ in parts}) == 1:
-        return _repeated(parts[0][0], kind).slice(0, rows)
-    values = [value for value, count in parts for _ in range(count)]
+    values = [value for (begin, value), end in zip(runs.items(), ends, strict=True) for _ in range(begin, end)]
     return pa.array(values, pa.string()).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(values, kind)
 
 
 def _is_fixed(pieces: tuple[Any, ...]) -> bool:
     return len(pieces) == 1 and isinstance(pieces[0], str)
-
-
-@lru_cache(maxsize=256)
-def _repeated(value: Any, kind: pa.DataType) -> pa.Array:
-    """A column of one value."""
-    if value is None:
-        return pa.nulls(ROWS, kind)
-    if pa.types.is_dictionary(kind):
-        return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), ROWS), pa.array([value]))
-    return pa.repeat(pa.scalar(value, kind), ROWS)
