@@ -7,42 +7,20 @@ knows at each of its own what the lines before said. tests/logs/test_log_fast.py
 
 from __future__ import annotations
 
-from array import array
-from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from apd_replay.logs._scan import INTERFACE, Scanner
-from apd_replay.logs.learn import LONGEST, STAMPED, Layout, NotYet, Skeleton, is_number, learn, skeleton
+from apd_replay.logs.learn import LONGEST, STAMPED, Layout, NotYet, Skeleton, learn, skeleton
 from apd_replay.logs.parser import LogParser
-from apd_replay.logs.prefix import epoch, rank
+from apd_replay.logs.prefix import epoch
 from apd_replay.logs.reading import Block
-from apd_replay.logs.spool import RANKS, Spool
+from apd_replay.logs.scanned import Scanned
+from apd_replay.logs.spool import Spool
 
 if INTERFACE != 1:
     raise ImportError("the compiled part is of another version")
 
-ROWS = 1 << 14  # of one layout, before they go to the spool
-_TEXT_BYTES = 256  # memory for one text of a row; where rows have longer ones, fewer of them fit
 _TRIES, _TRIES_AFTER, _TRIES_OF_A_BLOCK = 3_000, 200, 4  # lines looked at in vain: at first, since the last layout, and in a block after that
 _MOST_SEEN, _MOST_ASKED = 5_000, 1_000  # different lines remembered, and asked about
 _MOST_TABLES = 96  # layouts whose rows wait in memory
-_KINDS, _STORES = {"digits": 0, "decimal": 1, "word": 2, "hex": 3, "end": 4}, {None: 0, pa.int32(): 1, pa.int64(): 2, pa.float64(): 3}
-_PREFIX_COLUMNS = {"line": pa.int32(), "offset": pa.int64(), "ts": pa.float64(), "tags": pa.int32()}
-
-
-@dataclass
-class _Known:
-    """A layout in the scanner. `places`: where each column of numbers, or each text's (offsets, heap), begins in `memory`. `told`: the log's
-    role and launch from which of the rows in memory on."""
-
-    layout: Layout
-    spool: Spool | None
-    places: dict[str, Any]
-    memory: Any
-    told: dict[int, tuple[str | None, int]]
 
 
 class FastLane:
@@ -52,7 +30,7 @@ class FastLane:
         self.parser = parser
         self._spools = {"samples": samples, "events": events, "stats": stats}
         self._scanner = Scanner()
-        self._known: list[_Known] = []
+        self._known: list[Scanned] = []
         self._date = ""
         self._tags: list[str] = []
         self._once: set[Skeleton] = set()
@@ -69,7 +47,7 @@ class FastLane:
                 parser.saw(first)
                 parser.saw(last)
             if full >= 0:
-                self._keep(full)
+                self._known[full].take(self._scanner, full, parser.file, self._tags)
                 continue
             if at == len(data):
                 return
@@ -89,7 +67,7 @@ class FastLane:
         for index, known in enumerate(self._known):
             lines, rows = self._scanner.counts(index)
             if rows:
-                self._keep(index)
+                known.take(self._scanner, index, parser.file, self._tags)
             if lines:
                 parser.lines[known.layout.cls] += lines
                 parser.counts.update({name: count * lines for name, count in known.layout.counted})
@@ -137,104 +115,16 @@ class FastLane:
             self._tags.append(line.tags)
 
     def _add(self, layout: Layout) -> None:
-        """Tell the scanner, in its terms."""
         spool = self._spools.get(layout.table or "")
         if spool is not None and sum(known.spool is not None for known in self._known) >= _MOST_TABLES:
             return
-        kinds = {f.name: f.type for f in spool.schema} if spool is not None else {}
-        places: dict[str, Any] = {}
-        size = 0
-
-        def room(count: int) -> int:
-            nonlocal size
-            begin, size = size, size + (count + 63 & ~63)
-            return begin
-
-        if spool is not None:
-            places |= {name: room(ROWS * kind.bit_width // 8) for name, kind in _PREFIX_COLUMNS.items()}
-        numbers = {what[0]: (name, kinds[name]) for name, what in layout.columns if is_number(what)}
-        places |= {name: room(ROWS * kind.bit_width // 8) for name, kind in numbers.values()}
-        words = {name: pieces for name, pieces in layout.columns if not is_number(pieces) and not _is_fixed(pieces)}
-        places |= {name: (room((ROWS + 1) * 4), room(ROWS * _TEXT_BYTES)) for name in words}
-
-        text, steps, texts, pieces_ = b"", array("q"), array("q"), array("q")
-        for at, fixed in enumerate(layout.texts):
-            hole = layout.holes[at] if at < len(layout.holes) else None
-            name, kind = numbers.get(at, (None, None))
-            steps.extend((len(text), len(fixed), _KINDS[hole.kind if hole else "end"], hole.least if hole else 1, hole.most if hole else 1, hole.zeros if hole else 1, _STORES[kind], places[name] if name else 0))
-            text += fixed.encode()
-        for name, pieces in words.items():
-            texts.extend((*places[name], ROWS * _TEXT_BYTES, len(pieces_) // 3, len(pieces)))
-            for piece in pieces:
-                pieces_.extend((piece, 0, 0) if isinstance(piece, int) else (-1, len(text), len(piece.encode())))
-                text += b"" if isinstance(piece, int) else piece.encode()
-        head = array("q", [layout.prefix, layout.shown is not None, ROWS if spool else 0, *(places.get(name, -1) for name in _PREFIX_COLUMNS)])
-        known = _Known(layout, spool, places, self._memory(size, places) if spool else None, {0: self._told})
-        if self._scanner.add_layout(text, head.tobytes(), steps.tobytes(), texts.tobytes(), pieces_.tobytes(), known.memory) >= 0:
+        known = Scanned(layout, spool, self._told)
+        if self._scanner.add_layout(*known.records(), known.memory) >= 0:
             self._known.append(known)
-
-    @staticmethod
-    def _memory(size: int, places: dict[str, Any]) -> Any:
-        memory = pa.allocate_buffer(size, pa.system_memory_pool())  # the other pools touch the memory
-        view = memoryview(memory).cast("B")
-        for place in places.values():
-            if isinstance(place, tuple):
-                view[place[0] : place[0] + 4] = bytes(4)
-        return memory
-
-    # keeping --------------------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
         """The log's role or launch is another one from here on."""
         self._told = self.parser.role, self.parser.launch
         for index, known in enumerate(self._known):
             if known.spool is not None:
-                known.told[self._scanner.counts(index)[1]] = self._told
-
-    def _keep(self, index: int) -> None:
-        """A layout's rows become a batch of their spool."""
-        known = self._known[index]
-        memory, known.memory = known.memory, self._memory(known.memory.size, known.places)
-        rows = self._scanner.take(index, known.memory)
-        spool, layout = known.spool, known.layout
-        assert spool is not None
-        fixed: dict[str, Any] = {name: pieces[0] for name, pieces in layout.columns if not is_number(pieces) and _is_fixed(pieces)}
-        columns = self._ranks(memory, known.places["tags"], rows)
-        for name, runs in self._told_of(known).items():
-            if len(set(runs.values())) == 1:
-                fixed[name] = next(iter(runs.values()))
-            else:
-                columns[name] = _by_run(runs, rows, spool.schema.field(name).type)
-        for name, place in known.places.items():
-            if name == "tags" or (name == "ts" and layout.prefix != STAMPED):
-                continue
-            kind = spool.schema.field(name).type
-            if isinstance(place, tuple):
-                texts = pa.Array.from_buffers(pa.string(), rows, [None, memory.slice(place[0], 4 * rows + 4), memory.slice(place[1], ROWS * _TEXT_BYTES)])
-                columns[name] = texts.dictionary_encode() if pa.types.is_dictionary(kind) else texts
-            else:
-                columns[name] = pa.Array.from_buffers(kind, rows, [None, memory.slice(place, rows * kind.bit_width // 8)])
-        spool.add_columns(rows, columns, fixed)
-
-    def _told_of(self, known: _Known) -> dict[str, dict[int, Any]]:
-        """Values of file, role and launch, by the row from which on they hold."""
-        told, known.told = known.told, {0: self._told}
-        shown = known.layout.shown
-        return {"file": {0: self.parser.file}, "role": {at: shown or role for at, (role, _) in told.items()}, "launch": {at: launch for at, (_, launch) in told.items()}}
-
-    def _ranks(self, memory: Any, place: int, rows: int) -> dict[str, Any]:
-        if not any(self._tags):
-            return {}
-        tags = pa.Array.from_buffers(pa.int32(), rows, [None, memory.slice(place, rows * 4)])
-        return {name: pc.take(pa.array([rank(tags, tag) for tags in self._tags], pa.int32()), tags) for name, tag in RANKS.items()}
-
-
-def _by_run(runs: dict[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
-    """A column of values that hold from one row on to the next; `runs` is in order."""
-    ends = [*list(runs)[1:], rows]
-    values = [value for (begin, value), end in zip(runs.items(), ends, strict=True) for _ in range(begin, end)]
-    return pa.array(values, pa.string()).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(values, kind)
-
-
-def _is_fixed(pieces: tuple[Any, ...]) -> bool:
-    return len(pieces) == 1 and isinstance(pieces[0], str)
+                known.tell(self._scanner.counts(index)[1], self._told)
