@@ -41,6 +41,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 FIRST_ROW = 1000  # row i asks for FIRST_ROW + i tokens, which names it to the server
 CHUNKS = 16
+BYTES_A_TOKEN = 4
+MOST_BLOCKS = 1000  # of 512 tokens in a turn
 LIMIT_S = 300
 SAMPLE_S = 0.2
 BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
@@ -85,7 +87,8 @@ def many_sessions(sessions: int, rate: float) -> Load:
 
 @dataclass
 class Outcome:
-    """`late`: arrival - due, ms, for each first turn; `own_late`: what the client itself says; `gap_error`: ms, for each later turn."""
+    """`late`: arrival - due, ms, for each first turn; `own_late`: what the client itself says; `gap_error`: ms, for each later turn;
+    `body_kb`: mean size of what arrived."""
 
     cpu_s: float
     wall_s: float
@@ -93,6 +96,7 @@ class Outcome:
     served: int
     rate: float
     load1: float
+    body_kb: float
     late: list[float] = field(default_factory=list)
     own_late: list[float] = field(default_factory=list)
     absolute: bool = False
@@ -135,9 +139,19 @@ def reference(kind: str) -> Command:
 
 
 def _mooncake(load: Load, folder: Path) -> str:
+    """The load as a Mooncake trace. Where it has sessions, AIPerf's form: what a turn adds, and how long it waits for the answer before.
+    A token of the benchmark's tokenizer is one byte, one of ours four: turns of sessions get four times as many, for bodies of the same size."""
     lines = []
-    for _, wait_s, tokens, row in load.rows:
-        lines.append(json.dumps({"timestamp": round(wait_s * 1000), "input_length": tokens, "output_length": FIRST_ROW + row, "hash_ids": [2 * row, 2 * row + 1]}))
+    for turns in load.sessions:
+        before = 0
+        for k, (name, wait_s, tokens, row) in enumerate(turns):
+            line: dict[str, Any] = {"delay" if k else "timestamp": round(wait_s * 1000), "input_length": tokens, "output_length": FIRST_ROW + row, "hash_ids": [2 * row, 2 * row + 1]}
+            if len(turns) > 1:
+                added = BYTES_A_TOKEN * (tokens - before)
+                blocks = range(MOST_BLOCKS * row, MOST_BLOCKS * row - (-added // 512))
+                line |= {"session_id": name, "input_length": added, "hash_ids": list(blocks)}
+            lines.append(json.dumps(line))
+            before = tokens
     (folder / "load.jsonl").write_text("\n".join(lines) + "\n")
     return str(folder / "load.jsonl")
 
@@ -233,10 +247,11 @@ class _Peak:
 
 def _judged(load: Load, folder: Path, rows: list[list[Any]], cpu_s: float, wall_s: float, rss_mb: float, load1: float) -> Outcome:
     by_row = {row: (arrived, ended) for row, arrived, ended, _, _ in rows if row >= 0}
+    body_kb = statistics.mean(size for row, _, _, size, _ in rows if row >= 0) / 1000 if by_row else 0.0
     if len(by_row) != len(load.rows):
         raise ClientFailed(f"{load.name}: {len(by_row)} of {len(load.rows)} requests arrived")
     span = max(e for _, e in by_row.values()) - min(a for a, _ in by_row.values())
-    out = Outcome(cpu_s, wall_s, rss_mb, len(by_row), len(by_row) / span if span else 0.0, load1)
+    out = Outcome(cpu_s, wall_s, rss_mb, len(by_row), len(by_row) / span if span else 0.0, load1, body_kb)
     said = (folder / "stdout").read_text().splitlines()
     t0 = json.loads(said[0])["t0"] if said and said[0].startswith('{"t0"') else None
     for turns in load.sessions:
@@ -286,13 +301,13 @@ def main() -> None:
         tools["AIPerf"] = aiperf(given.aiperf, given.tokenizer)
     part = 1 if given.full else 10
     loads = [closed(20), closed(2000 if given.full else 1000), poisson(50, 20 / part), poisson(500, 10 / part), growing(30 // part), many_sessions(10_000 // part, 500)]
-    only_first_three = {loads[4].name, loads[5].name}  # the others have no sessions in this form
+    able = {loads[4].name: {*list(tools)[:3], "AIPerf"}, loads[5].name: {*list(tools)[:3]}}  # bench_serving has no sessions; AIPerf draws all prompts first
     found: dict[tuple[str, str], list[Outcome]] = {}
     failed: set[str] = set()  # left out from there on
     for _ in range(given.rounds):
         for load in loads:
-            for k, (tool, command) in enumerate(tools.items()):
-                if tool not in failed and (k < 3 or load.name not in only_first_three):
+            for tool, command in tools.items():
+                if tool not in failed and tool in able.get(load.name, tools):
                     try:
                         outcome = measure(command, load)
                     except ClientFailed as failure:
@@ -368,25 +383,21 @@ def tables(found: dict[tuple[str, str], list[Outcome]], tools: list[str], loads:
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     out = [f"{when}, {os.cpu_count()} cores, load average {min(load1):.1f} to {max(load1):.1f} when a run began{', clients and server with real-time priority' if os.sched_getscheduler(0) == os.SCHED_RR else ''}, Python {sys.version.split()[0]}, {rounds} round(s): "
            "medians over the rounds, quantiles over all their requests. Written by `python benchmarks/client.py`.", "",
-           f"**Cost.** {len(many.rows):,} streamed requests of {CHUNKS} events, bodies of 4 KB, {many.in_flight} in flight, a server that answers at once.", "",
-           "| client | marginal CPU s per 1,000 requests | x aiohttp | start-up CPU s | requests a second | peak memory MB |", "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
-    for tool in tools:
-        if (tool, many.name) not in found:
-            continue
+           f"**Cost.** {len(many.rows):,} streamed requests of {CHUNKS} events, {many.in_flight} in flight, a server that answers at once.", "",
+           "| client | marginal CPU s per 1,000 requests | x aiohttp | start-up CPU s | requests a second | peak memory MB | body KB |", "| --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    for tool in (t for t in tools if (t, many.name) in found):
         cost = marginal(found, tool, few, many)
-        out.append(f"| {tool} | {cost:.2f} | {cost / floor:.2f} | {middle(found[tool, few.name], lambda o: o.cpu_s):.2f} | {middle(found[tool, many.name], lambda o: o.rate):,.0f} | {middle(found[tool, many.name], lambda o: o.rss_mb):.0f} |")
+        out.append(f"| {tool} | {cost:.2f} | {cost / floor:.2f} | {middle(found[tool, few.name], lambda o: o.cpu_s):.2f} | {middle(found[tool, many.name], lambda o: o.rate):,.0f} | {middle(found[tool, many.name], lambda o: o.rss_mb):.0f} | {middle(found[tool, many.name], lambda o: o.body_kb):.1f} |")
     for load, what in ((slow, "50 requests a second"), (fast, "500 requests a second")):
         out += ["", f"**Punctuality, {what}** (Poisson, {len(load.rows):,} requests). Milliseconds, P50 / P99 / max.", "",
                 "| client | arrival - due, by the server's clock | due to written, by the client's own | CPU s |", "| --- | --- | --- | --- |"]  # fmt: skip
-        for tool in tools:
-            if (tool, load.name) not in found:
-                continue
+        for tool in (t for t in tools if (t, load.name) in found):
             anchor = " (absolute)" if found[tool, load.name][0].absolute else " (after the least late)"
             out.append(f"| {tool} | {three(pooled(tool, load, lambda o: o.late))}{anchor} | {three(pooled(tool, load, lambda o: o.own_late))} | {middle(found[tool, load.name], lambda o: o.cpu_s):.1f} |")
     out += ["", f"**Gaps between turns** ({len(growth.sessions)} sessions x 10 turns, bodies of 32 to 111 KB, gaps of 200 ms). Error = (arrival - end of the answer before) - gap.", "",
-            "| client | error, ms, P50 / P99 / max | turns before their predecessor's end | CPU s |", "| --- | --- | --- | --- |"]  # fmt: skip
+            "| client | error, ms, P50 / P99 / max | turns before their predecessor's end | CPU s | mean body KB |", "| --- | --- | --- | --- | --- |"]  # fmt: skip
     out += [f"| {tool} | {three(pooled(tool, growth, lambda o: o.gap_error))} | {sum(o.early for o in found[tool, growth.name])} of {sum(len(o.gap_error) for o in found[tool, growth.name])} "
-            f"| {middle(found[tool, growth.name], lambda o: o.cpu_s):.1f} |" for tool in tools[:3]]  # fmt: skip
+            f"| {middle(found[tool, growth.name], lambda o: o.cpu_s):.1f} | {middle(found[tool, growth.name], lambda o: o.body_kb):.0f} |" for tool in tools if (tool, growth.name) in found]  # fmt: skip
     out += ["", f"**{len(sessions.sessions):,} sessions open at once** (500 turns a second, two turns each).", "",
             "| client | peak memory MB | CPU s per 1,000 requests | gap error, ms, P50 / P99 / max |", "| --- | --- | --- | --- |"]  # fmt: skip
     out += [f"| {tool} | {middle(found[tool, sessions.name], lambda o: o.rss_mb):.0f} | {1000 * middle(found[tool, sessions.name], lambda o: o.cpu_s) / len(sessions.rows):.2f} | {three(pooled(tool, sessions, lambda o: o.gap_error))} |"
