@@ -41,8 +41,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 FIRST_ROW = 1000  # row i asks for FIRST_ROW + i tokens, which names it to the server
 CHUNKS = 16
-BYTES_A_TOKEN = 4
-MOST_BLOCKS = 1000  # of 512 tokens in a turn
+MOST_BLOCKS = 100  # of 512 tokens in a turn
 LIMIT_S = 300
 SAMPLE_S = 0.2
 BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
@@ -139,15 +138,14 @@ def reference(kind: str) -> Command:
 
 
 def _mooncake(load: Load, folder: Path) -> str:
-    """The load as a Mooncake trace. Where it has sessions, AIPerf's form: what a turn adds, and how long it waits for the answer before.
-    A token of the benchmark's tokenizer is one byte, one of ours four: turns of sessions get four times as many, for bodies of the same size."""
+    """The load as a Mooncake trace. Where it has sessions, AIPerf's form: what a turn adds, and how long it waits for the answer before."""
     lines = []
     for turns in load.sessions:
         before = 0
         for k, (name, wait_s, tokens, row) in enumerate(turns):
             line: dict[str, Any] = {"delay" if k else "timestamp": round(wait_s * 1000), "input_length": tokens, "output_length": FIRST_ROW + row, "hash_ids": [2 * row, 2 * row + 1]}
             if len(turns) > 1:
-                added = BYTES_A_TOKEN * (tokens - before)
+                added = tokens - before
                 blocks = range(MOST_BLOCKS * row, MOST_BLOCKS * row - (-added // 512))
                 line |= {"session_id": name, "input_length": added, "hash_ids": list(blocks)}
             lines.append(json.dumps(line))

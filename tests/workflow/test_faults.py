@@ -9,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -34,26 +35,20 @@ def assert_nothing_is_half(project: Project) -> None:
         pq.read_table(table)
 
 
-def kill_in_the_middle(project: Project, jobs: int, seconds: float) -> None:
-    """Start the workflow; kill it with all its jobs some seconds after it has started so many."""
-    with subprocess.Popen(project.command("report"), cwd=project.folder, env=project.environment(), start_new_session=True,
-                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as workflow:  # fmt: skip
-        assert workflow.stderr is not None
-        for line in workflow.stderr:
-            jobs -= line.startswith("Execute ")
-            if jobs < 0:
-                break
-        time.sleep(seconds)
-        os.killpg(workflow.pid, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_at_random_moments(finished: Project, fresh: Project, kills: int) -> None:
-    dice = random.Random(kills)
-    for _ in range(kills):
-        kill_in_the_middle(fresh, dice.randrange(5), dice.uniform(0.0, 0.6))
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
+def test_killed_at_random_moments_of_every_stage(finished: Project, fresh: Project, seed: int) -> None:
+    """Six kills of the workflow with all its jobs, one in each stage; each leaves what was whole, and the next call makes the rest."""
+    shutil.copy2(Path(__file__).with_name("killer.py"), fresh.folder / "sitecustomize.py")
+    dice = random.Random(seed)
+    kills = 0
+    for stage in ("trace", "replay", "parse", "warehouse", "claims", "report"):
+        environment = {**fresh.environment(), "APD_TEST_KILL": f"{stage} {dice.randrange(1, 20)}"}
+        done = subprocess.run(fresh.command("report"), cwd=fresh.folder, env=environment, capture_output=True, text=True, start_new_session=True)
+        assert done.returncode == -signal.SIGKILL, f"{stage}: {done.stderr}"
+        kills += 1
         assert_nothing_is_half(fresh)
         fresh.snakemake("--unlock")
+    assert kills == 6
     fresh.snakemake("report")
     assert_nothing_is_half(fresh)
     assert checksums(fresh) == checksums(finished)
@@ -139,6 +134,7 @@ WRITERS = {
     "trace": ["trace", "convert", "tiny.jsonl", "results/traces/tiny.parquet"],
     "replay": ["replay", "A@tiny", "--replicate", "1", "--results", "results", "--trace", "results/traces/tiny.parquet"],
     "parse": ["parse", "--run", "results/runs/A@tiny/r2.json", "--out", "results/tables", "--experiment", "A@tiny", "--replicate", "2"],
+    "parse, logs alone": ["parse", "results/store", "--out", "results/tables", "--experiment", "A@tiny", "--replicate", "2"],
     "warehouse": ["warehouse", "--results", "results"],
     "claims": ["claims", "--results", "results"],
     "report": ["report", "--results", "results"],
@@ -153,14 +149,61 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(project: Project, sta
             shutil.rmtree(results / "store" / run)
     before = {p: p.read_bytes() for p in results.rglob("*") if p.is_file() and ".failed-" not in str(p) and "/figures/" not in str(p)}
     full = job(project, WRITERS[stage], limit=200)
-    assert full.returncode == 1, full.stderr
-    *notes, last = full.stderr.splitlines()
-    assert last.startswith("apd: ") and "File too large" in last, full.stderr
-    assert not any(note.startswith(("Traceback", "apd: ")) for note in notes)
+    assert_refused(full, "File too large")
     after = {p: p.read_bytes() for p in results.rglob("*") if p.is_file() and "/." not in str(p) and "/figures/" not in str(p)}
     assert after == {p: content for p, content in before.items() if "/." not in str(p)}
     again = job(project, WRITERS[stage])
     assert again.returncode == 0, again.stderr
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """`folder` with what is in it on a file system of its own; the folder itself lies where this says."""
+    aside = folder.rename(folder.with_name("aside"))
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        shutil.copytree(aside, folder, symlinks=True, dirs_exist_ok=True)
+        yield aside
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def fill(file: Path) -> None:
+    """Until nothing more fits."""
+    with suppress(OSError), open(file, "wb", buffering=0) as out:
+        while out.write(b"\0" * 4096):
+            pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_disk_that_is_really_full(project: Project) -> None:
+    """Seven writers, one after the other: each says it in one line and leaves what was there; with room again each goes through."""
+    results = project.folder / "results"
+    with small_disk(results, 40) as aside:
+        for run in project.stored():
+            shutil.rmtree(results / "store" / run)  # or the replay would find it
+        filler = results / "filler"
+        for stages in (("trace", "replay"), ("parse", "parse, logs alone", "warehouse", "claims", "report")):
+            before = {p: p.read_bytes() for p in results.rglob("*") if p.is_file() and "/." not in str(p) and "/figures/" not in str(p)}
+            fill(filler)
+            for stage in stages:
+                assert_refused(job(project, WRITERS[stage]), "No space left on device")
+                assert {p: p.read_bytes() for p in before} == before
+            filler.unlink()
+            shutil.copytree(aside / "store", results / "store", dirs_exist_ok=True)
+        for stage in sorted(WRITERS, key="parse, logs alone".__ne__):  # whose tables the next one replaces
+            assert job(project, WRITERS[stage]).returncode == 0
+        assert_nothing_is_half(project)
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], why: str) -> None:
+    assert done.returncode == 1, done.stderr
+    *notes, last = done.stderr.splitlines()
+    assert last.startswith("apd: ") and why in last, done.stderr
+    assert not any(note.startswith(("Traceback", "apd: ")) for note in notes)
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("unshare"), reason="root ignores permissions, and there is no unshare for a read-only mount")
