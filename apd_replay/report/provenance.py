@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 
 from apd_replay.report.model import Link, Note, Section, Table, without_empty_columns
@@ -21,7 +22,8 @@ def summary(source: Source) -> list[tuple[str, str]]:
             f"trace {group.trace}: {len(runs):,} runs of {len(experiments)} experiments ({', '.join(experiments)}); "
             f"{sum(r['requests'] or 0 for r in runs):,} requests, {sum(r['errors'] or 0 for r in runs):,} of them failed"
         )
-        cut = [f"{r['experiment']}/r{r['replicate']} {r['status']}" for r in runs if r["status"] != "complete"]
+        ends = Counter((r["experiment"], r["status"]) for r in runs)
+        cut = [f"{ends[e, status]} of {sum(r['experiment'] == e for r in runs)} runs of {e} {status}" for e, status in ends if status != "complete"]
         out.append((group.engine, text + (f"; not complete: {', '.join(cut)}" if cut else "")))
     return out
 
