@@ -15,7 +15,7 @@
 enum { DIGITS, DECIMAL, WORD, HEX, END };          /* what a step ends with */
 enum { NOTHING, INT32, INT64, DOUBLE };            /* what is kept of a hole's number */
 enum { STAMPED, DATED, BARE };                     /* `[date time tags] `, `date time`, no time */
-enum { INTERFACE = 1 };                            /* what fast.py asks for: another number where the records or calls below change */
+enum { INTERFACE = 2 };                            /* what fast.py asks for: another number where the records or calls below change */
 enum { MOST_LAYOUTS = 1024, MOST_DATES = 32, MOST_TAGS = 512, MOST_HOLES = 48, LONGEST_TAGS = 63, LONGEST_WORD = 64, LONGEST_MESSAGE = 500 };
 
 /* The three records below are arrays of int64 on Python's side. */
@@ -218,14 +218,14 @@ static Layout *find(Layout **list, const char *p, const char *end, int role_know
     return NULL;
 }
 
-PyDoc_STRVAR(scan_doc, "scan(data, at, line, offset, role_known, bare) -> (at, line, full, stamps, first, last)\n\n"
-    "Read lines from `at` on, up to one that has no known layout. `line`, `offset`: number of the line at `at`, place of `data` in its file.\n"
-    "`bare`: lines without `[stamp] ` may be read. `full`: the layout whose memory must be taken first, or -1. `stamps`: how many lines had a time;\n"
+PyDoc_STRVAR(scan_doc, "scan(data, at, line, offset, role_known, bare) -> (at, end, line, full, stamps, first, last)\n\n"
+    "Read lines from `at` on, up to one that has no known layout, which ends at `end`. `line`, `offset`: number of the line at `at`, place of\n"
+    "`data` in its file. `bare`: lines without `[stamp] ` may be read. `full`: the layout whose memory must be taken first, or -1. `stamps`: how many lines had a time;\n"
     "`first`, `last`: those of the first and the last.");
 
 static PyObject *scan(Scanner *self, PyObject *arguments) {
     Py_buffer data;
-    Py_ssize_t at;
+    Py_ssize_t at, line_end;
     int line, role_known, bare, prefix = BARE, full = -1;
     long long offset;
     Py_ssize_t stamps = 0;
@@ -234,10 +234,12 @@ static PyObject *scan(Scanner *self, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "y*niLpp", &data, &at, &line, &offset, &role_known, &bare)) return NULL;
     const char *begin = data.buf, *stop = begin + data.len;
     if (at < 0) at = 0;
+    line_end = at;
     while (at < data.len) {
         const char *p = begin + at, *end = memchr(p, '\n', (size_t)(stop - p));
         double stamp = 0;
         int32_t tags = 0;
+        line_end = end ? end - begin : data.len;
         if (!end) break;
         const char *message = read_prefix(self, p, end, &prefix, &stamp, &tags);
         if (!message || end - message > LONGEST_MESSAGE || (prefix != STAMPED && !bare)) break;
@@ -255,7 +257,7 @@ static PyObject *scan(Scanner *self, PyObject *arguments) {
         at = end - begin + 1;
     }
     PyBuffer_Release(&data);
-    return Py_BuildValue("niindd", at, line, full, stamps, first, last);
+    return Py_BuildValue("nniindd", at, line_end, line, full, stamps, first, last);
 }
 
 /* what Python tells ----------------------------------------------------------------------------------------------- */

@@ -107,7 +107,7 @@ def _file(log: Log, parser: LogParser, path: Path, name: str, fast: bool | None)
     lane = _fast_lane(log, parser, fast) if fast or (fast is None and path.stat().st_size >= _FAST_FROM_BYTES) else None
     for block in reader.blocks():
         if block.over_long:
-            parser.over_long(block.data, block.first_line)
+            parser.over_long(bytes(block.data), block.first_line)
         elif lane is not None:
             lane.block(block)
         else:
@@ -133,7 +133,7 @@ def _fast_lane(log: Log, parser: LogParser, fast: bool | None) -> FastLane | Non
 
 def _line_by_line(parser: LogParser, block: Block) -> None:
     offset = block.offset
-    lines = block.data.split(b"\n")
+    lines = bytes(block.data).split(b"\n")
     if not lines[-1]:
         lines.pop()
     for number, line in enumerate(lines, start=block.first_line):

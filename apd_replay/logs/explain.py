@@ -30,11 +30,11 @@ def _file(parser: LogParser, path: Path) -> None:
     reader = Reader(path)
     for block in reader.blocks():
         if block.over_long:
-            parser.over_long(block.data, block.first_line)
-            _show(block.first_line, "over_long", f"more than {len(block.data)} bytes: not read", block.data.decode(errors="replace"))
+            parser.over_long(bytes(block.data), block.first_line)
+            _show(block.first_line, "over_long", f"more than {len(block.data)} bytes: not read", bytes(block.data).decode(errors="replace"))
             continue
         offset = block.offset
-        for number, raw in enumerate(block.data.removesuffix(b"\n").split(b"\n"), start=block.first_line):
+        for number, raw in enumerate(bytes(block.data).removesuffix(b"\n").split(b"\n"), start=block.first_line):
             for cls, kind, row in parser.line(raw, number, offset) or [("known", "nothing", None)]:
                 _show(number, cls, kind + _columns(row), raw.decode(errors="replace"))
             offset += len(raw) + 1

@@ -15,7 +15,7 @@ from apd_replay.logs.reading import Block
 from apd_replay.logs.scanned import Scanned
 from apd_replay.logs.spool import Spool
 
-if INTERFACE != 1:
+if INTERFACE != 2:
     raise ImportError("the compiled part is of another version")
 
 _TRIES, _TRIES_AFTER, _TRIES_OF_A_BLOCK = 3_000, 200, 4  # lines looked at in vain: at first, since the last layout, and in a block after that
@@ -42,23 +42,20 @@ class FastLane:
         data, parser, at, line = block.data, self.parser, 0, block.first_line
         self._tries = max(self._tries, _TRIES_OF_A_BLOCK)
         while True:
-            at, line, full, stamps, first, last = self._scanner.scan(data, at, line, block.offset, parser.role is not None, parser.unexplained is None)
+            at, end, line, full, stamps, first, last = self._scanner.scan(data, at, line, block.offset, parser.role is not None, parser.unexplained is None)
             if stamps:
                 parser.saw(first)
                 parser.saw(last)
             if full >= 0:
                 self._known[full].take(self._scanner, full, parser.file, self._tags)
                 continue
-            if at == len(data):
+            if at >= len(data):
                 return
-            end = data.find(b"\n", at)
-            raw = data[at : end if end >= 0 else len(data)]
+            raw = bytes(data[at:end])
             parser.line(raw, line, block.offset + at)
             if (parser.role, parser.launch) != self._told:
                 self._tell()
             self._learn(raw)
-            if end < 0:
-                return
             at, line = end + 1, line + 1
 
     def finish(self) -> None:

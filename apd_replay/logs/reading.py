@@ -16,8 +16,8 @@ try:
     from apd_replay.logs._scan import count_lines
 except ImportError:  # nothing was compiled
 
-    def count_lines(data: bytes) -> int:
-        return data.count(b"\n")
+    def count_lines(data: memoryview) -> int:
+        return bytes(data).count(b"\n")
 
 
 BLOCK_BYTES = 1 << 20  # few enough to stay in the processor's cache
@@ -28,9 +28,9 @@ _SUFFIX = re.compile(r"\.(?:log|txt|out|err|jsonl)$")
 
 @dataclass(slots=True)
 class Block:
-    """Whole lines. `over_long`: the block holds the head of one line that was too long to keep, and nothing else."""
+    """Whole lines; `data` holds them until the next block is read. `over_long`: the head of one line that was too long to keep."""
 
-    data: bytes
+    data: memoryview
     offset: int
     first_line: int
     over_long: bool = False
@@ -61,53 +61,56 @@ class Reader:
         except OSError as error:
             raise InputError(self.path, f"cannot be read: {error.strerror or error}") from None
 
-    def _read(self, handle: IO[bytes]) -> bytes:
+    def _read(self, handle: IO[bytes], into: memoryview) -> int:
         """Up to a block of bytes; of a cut archive, all that can be unpacked."""
-        parts: list[bytes] = []
-        size = 0
+        into, size = into[:BLOCK_BYTES], 0
         try:
             if not isinstance(handle, gzip.GzipFile):
-                return handle.read(BLOCK_BYTES) or b""
-            while size < BLOCK_BYTES and (part := handle.read1(BLOCK_BYTES - size)):
-                parts.append(part)
-                size += len(part)
+                size = handle.readinto(into)  # type: ignore[attr-defined]
+            else:
+                while size < len(into) and (part := handle.read1(len(into) - size)):
+                    into[size : size + len(part)] = part
+                    size += len(part)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.cut_gzip = True
         except OSError as error:
             raise InputError(self.path, f"cannot be read: {error.strerror or error}") from None
-        return b"".join(parts)
+        self.size += size
+        return size
 
     def _blocks(self, handle: IO[bytes]) -> Iterator[Block]:
-        carry, offset, line = b"", 0, 1
-        while data := self._read(handle):
-            self.size += len(data)
-            end = data.rfind(b"\n") + 1
-            if not end:
-                carry += data
-                if len(carry) > LINE_LIMIT:
-                    head, tail, dropped = carry[:LINE_LIMIT], *self._skip(handle, len(carry))
-                    yield Block(head, offset, line, over_long=True)
-                    offset, line, carry = offset + dropped, line + 1, tail
-                continue
-            block = b"".join((carry, memoryview(data)[:end]))
-            yield Block(block, offset, line)
-            offset, line, carry = offset + len(block), line + count_lines(block), data[end:]
-        if carry:
+        buffer = bytearray(LINE_LIMIT + BLOCK_BYTES)
+        view = memoryview(buffer)
+        held, offset, line = 0, 0, 1  # `held`: bytes at the start of the buffer that are not in a block yet
+        more = True
+        while more:
+            count = self._read(handle, view[held:])
+            held, more = held + count, count > 0
+            end = buffer.rfind(b"\n", 0, held) + 1
+            if end:
+                yield Block(view[:end], offset, line)
+                offset, line, held = offset + end, line + count_lines(view[:end]), held - end
+                view[:held] = view[end : end + held]
+            elif held > LINE_LIMIT:
+                yield Block(view[:LINE_LIMIT], offset, line, over_long=True)
+                held, dropped = self._skip(handle, buffer, view, held)
+                offset, line = offset + dropped, line + 1
+        if held:
             self.cut_last_line = True
-            yield Block(carry, offset, line, over_long=len(carry) > LINE_LIMIT)
+            yield Block(view[:held], offset, line)
             line += 1
         self.lines = line - 1
 
-    def _skip(self, handle: IO[bytes], dropped: int) -> tuple[bytes, int]:
-        """Read up to the newline that ends an over-long line: what follows it, and how long the line was."""
-        while data := self._read(handle):
-            self.size += len(data)
-            end = data.find(b"\n") + 1
+    def _skip(self, handle: IO[bytes], buffer: bytearray, view: memoryview, dropped: int) -> tuple[int, int]:
+        """Read up to the newline that ends an over-long line: how much behind it is in the buffer, and how long the line was."""
+        while count := self._read(handle, view):
+            end = buffer.find(b"\n", 0, count) + 1
             if end:
-                return data[end:], dropped + end
-            dropped += len(data)
+                view[: count - end] = view[end:count]
+                return count - end, dropped + end
+            dropped += count
         self.cut_last_line = True
-        return b"", dropped
+        return 0, dropped
 
 
 def worker_name(path: Path) -> str:

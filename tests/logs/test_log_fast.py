@@ -253,6 +253,21 @@ def test_a_line_of_30_mb_is_counted_and_not_kept(fast: bool, tmp_path: Path) -> 
     assert max(len(u["example"]) for u in log.unknown) <= 300
 
 
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_lines_around_over_long_ones_count_one_by_one(fast: bool, end: str, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LINE_LIMIT", blocks)
+    batch = L.BATCHES[9][1]
+    lines = [batch, "x" * (3 * blocks), batch, L.T + "nobody knows", "y" * (4 * blocks), "z" * (2 * blocks), batch, "y" * (7 * blocks), batch, batch]
+    path = tmp_path / "x.log"
+    path.write_text("\n".join(lines) + end)
+    log = collect([path], fast=fast)
+    account = log.accounts[0]
+    assert (account["lines"], account["row_lines"], account["unknown_lines"], account["bytes"], account["cut_last_line"]) == (len(lines), 5, 1, path.stat().st_size, not end)
+    assert account["over_long_lines"] == 4 and [r["line"] for r in rows(log)["samples"]] == [1, 3, 7, 9, 10]
+    assert all(path.read_bytes()[r["offset"] :].startswith(batch.encode()) for r in rows(log)["samples"])
+
+
 def test_rotated_and_packed_files_are_one_log_in_order(tmp_path: Path) -> None:
     (tmp_path / "d.log.2.gz").write_bytes(gzip.compress((L.SERVER_ARGS.format(mode="decode") + "\n").encode()))
     (tmp_path / "d.log.1").write_text(L.BATCHES[1][1] + "\n")
