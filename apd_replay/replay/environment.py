@@ -20,6 +20,7 @@ PACKAGES = ("sglang", "sglang-router", "torch", "transformers", "mooncake-transf
 TRIED: tuple[tuple[str, str, str, str, str], ...] = (
     # SGLang, torch, router, device, what ran
     ("0.5.21", "2.13.0", "0.3.2", "CPU", "unified, 2xDP behind the router, 1P2D over mooncake_tcp: in CI"),
+    ("0.5.15.post1", "2.13.0", "0.3.2", "CPU", "the plugin's cases, 1P3D over mooncake_tcp and a unified worker: by hand"),
     ("0.5.15.post1", "2.11.0", "0.3.2", "H200", "unified, router, P/D over nixl, mooncake_tcp and mooncake: by hand, before this driver existed"),
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 from zlib import crc32
 
 import httpx
-from real_servers import TIMEOUT_S, Cluster, experiment, tokens, write_trace
+from real_servers import CHUNK_TOKENS, TIMEOUT_S, Cluster, experiment, tokens, write_trace
 
 from apd_replay.cluster import sglang
 from apd_replay.cluster.servers import Server
@@ -22,22 +22,25 @@ EXPIRES_S = 4.0
 
 
 def specs(folder: Path) -> list[Server]:
-    """One P; decode-0 with a large pool answers admissions in its scheduler, decode-1 with a small pool reserves, decode-2 answers from its
+    """One P that gives a send up soon and sends long prompts in many pieces; decode-0 with a large pool answers admissions in its scheduler, decode-1 with a small pool reserves, decode-2 answers from its
     snapshot and retracts something every few steps; and a unified worker to compare with."""
     trace = write_trace(folder / "any.jsonl")
     out = []
     for server in sglang.servers(experiment(folder, trace, cluster="one-three", resident=True, backpressure="composite", sglang={"plugin": True}), 1):
         argv, told = list(server.argv), {"admission_expires_s": EXPIRES_S, "hint": "composite"}
+        variables: dict[str, str] = {}
+        if server.role == "prefill":
+            argv += ["--chunked-prefill-size", str(CHUNK_TOKENS)]
+            variables = {"MC_TRANSFER_TIMEOUT": "5", "SGLANG_ENABLE_FAILED_SESSION_PROBE": "1"}
         if server.name == "decode-0":
             argv += ["--chunked-prefill-size", str(APPEND_CHUNK_TOKENS)]
         if server.name == "decode-1":
             argv += ["--max-total-tokens", str(POOL_FOR_TWO), "--num-reserved-decode-tokens", "16"]
             told["admission"] = "commit"
-        retract: dict[str, str] = {}
         if server.name == "decode-2":
             told["admission"] = "snapshot"
-            retract = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "5"}  # SGLang's own test mode
-        out.append(replace(server, argv=tuple(argv), environment={**server.environment, **retract, "APD_SGLANG_PLUGIN": json.dumps(told)}))
+            variables = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "5"}  # SGLang's own test mode
+        out.append(replace(server, argv=tuple(argv), environment={**server.environment, **variables, "APD_SGLANG_PLUGIN": json.dumps(told)}))
     return out + sglang.servers(experiment(folder, trace, cluster="one", policy="round_robin"), 1)
 
 

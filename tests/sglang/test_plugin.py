@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from real_servers import Cluster, experiment, read_trace, requests_of, write_trace
+from real_servers import CHUNK_TOKENS, Cluster, experiment, read_trace, requests_of, tokens, write_trace
 from resident_servers import (
     APPEND_CHUNK_TOKENS,
     EXPIRES_S,
@@ -328,6 +328,26 @@ def test_two_hundred_turns_leak_nothing(cluster: Cluster) -> None:
                 agent.close()
             nothing_is_held(cluster, decode)
     healthy(cluster, "decode-0", "decode-1")
+
+
+def test_a_send_that_fails_and_the_first_good_one_after_it_are_events(cluster: Cluster) -> None:
+    """D stops while pieces of a long prompt are on their way, until P has given up; P's probe then finds D again, and sends go on."""
+    decode, seen = cluster.servers.processes["decode-0"], len(cluster.log("prefill-0"))
+    with ThreadPoolExecutor(1) as one:
+        failing = one.submit(cluster.handed_over, "prefill-0", "decode-0", tokens(31, 16 * CHUNK_TOKENS))
+        wait_for("the third piece", lambda: cluster.log("prefill-0")[seen:].count(f"#new-token: {CHUNK_TOKENS},") >= 3)
+        os.killpg(decode.pid, signal.SIGSTOP)
+        try:
+            wait_for("a failed send", lambda: plugin_events(cluster, "prefill-0", "link_failed"))
+        finally:
+            os.killpg(decode.pid, signal.SIGCONT)
+        assert {answer.status_code == 200 for answer in failing.result()} == {False}
+    wait_for("the probe", lambda: cluster.handed_over("prefill-0", "decode-0", tokens(32, 40))[1].status_code == 200)
+    failed, recovered = (plugin_events(cluster, "prefill-0", kind) for kind in ("link_failed", "link_recovered"))
+    assert [e["peer"] for e in recovered] == [failed[0]["peer"]] and failed[0]["took_s"] >= 4 and recovered[0]["mono"] > failed[-1]["mono"]
+    assert {e["role"] for e in plugin_events(cluster, "prefill-0", "transfer_failed")} == {"prefill"}
+    nothing_is_held(cluster, "decode-0")
+    healthy(cluster, "prefill-0", "decode-0")
 
 
 def test_a_decode_worker_killed_in_an_append_takes_nobody_along(cluster: Cluster) -> None:

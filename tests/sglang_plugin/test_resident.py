@@ -261,12 +261,21 @@ def test_what_makes_a_turn_direct(host: str, output: int, row: int | None, expec
 
 def test_a_link_that_fails_and_recovers_is_two_events(tmp_path: Path) -> None:
     codes = iter([0, -1, -1, 0, 0])
-    manager = SimpleNamespace(send_kvcache=lambda peer, indices: next(codes), record_failure=lambda room, reason: None)
+    records: dict[int, str] = {}
+
+    def conclude_failure(*, bootstrap_room: int, failure_reason: str, targets: Any = None) -> None:
+        records.setdefault(bootstrap_room, failure_reason)
+
+    manager = SimpleNamespace(send_kvcache=lambda peer, indices: next(codes), record_failure=records.__setitem__, conclude_failure=conclude_failure,
+                              failure_records=records)  # fmt: skip
     events = Events(str(tmp_path / "e.jsonl"))
-    assert links.watch(manager, "prefill", events) == ["record_failure", "send_kvcache"]
+    assert links.watch(manager, "prefill", events) == ["record_failure", "conclude_failure", "send_kvcache"]
     assert [manager.send_kvcache("d:1", [0] * 7) for _ in range(5)] == [0, -1, -1, 0, 0]
     manager.record_failure(4, "dead")
+    manager.conclude_failure(bootstrap_room=5, failure_reason="lost")
+    manager.conclude_failure(bootstrap_room=5, failure_reason="could be dead", targets=[])
     events.close()
     rows = [json.loads(line) for line in (tmp_path / "e.jsonl").read_text().splitlines()]
-    assert [r["event"] for r in rows] == ["link_failed", "link_failed", "link_recovered", "transfer_failed"]
+    assert [r["event"] for r in rows] == ["link_failed", "link_failed", "link_recovered", "transfer_failed", "transfer_failed"]
+    assert [r["reason"] for r in rows[3:]] == ["dead", "lost"] and records == {4: "dead", 5: "lost"}
     assert rows[0]["peer"] == "d:1" and rows[0]["tokens"] == 7 and rows[3]["room"] == 4
