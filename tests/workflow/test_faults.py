@@ -133,6 +133,7 @@ def job(project: Project, arguments: list[str], limit: int | None = None) -> sub
 WRITERS = {
     "trace": ["trace", "convert", "tiny.jsonl", "results/traces/tiny.parquet"],
     "replay": ["replay", "A@tiny", "--replicate", "1", "--results", "results", "--trace", "results/traces/tiny.parquet"],
+    "manifest of a stored run": ["replay", "A@tiny", "--replicate", "1", "--results", "results", "--trace", "results/traces/tiny.parquet"],
     "parse": ["parse", "--run", "results/runs/A@tiny/r2.json", "--out", "results/tables", "--experiment", "A@tiny", "--replicate", "2"],
     "parse, logs alone": ["parse", "results/store", "--out", "results/tables", "--experiment", "A@tiny", "--replicate", "2"],
     "warehouse": ["warehouse", "--results", "results"],
@@ -180,13 +181,13 @@ def fill(file: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
 def test_a_disk_that_is_really_full(project: Project) -> None:
-    """Seven writers, one after the other: each says it in one line and leaves what was there; with room again each goes through."""
+    """Eight writers, one after the other: each says it in one line and leaves what was there; with room again each goes through."""
     results = project.folder / "results"
     with small_disk(results, 40) as aside:
         for run in project.stored():
             shutil.rmtree(results / "store" / run)  # or the replay would find it
         filler = results / "filler"
-        for stages in (("trace", "replay"), ("parse", "parse, logs alone", "warehouse", "claims", "report")):
+        for stages in (("trace", "replay"), ("manifest of a stored run", "parse", "parse, logs alone", "warehouse", "claims", "report")):
             before = {p: p.read_bytes() for p in results.rglob("*") if p.is_file() and "/." not in str(p) and "/figures/" not in str(p)}
             fill(filler)
             for stage in stages:
