@@ -25,6 +25,10 @@ def forecast(name):
     """How long a replay takes, or None; ends Snakemake with one line where its job could not end in time."""
     given = workflow.resource_settings.overwrite_resources.get("replay", {})
     limit = given.get("runtime")
+    if limit is not None and limit.is_evaluable():  # such as `60 * attempt`
+        limit = limit.evaluate(
+            None, attempt=1, threads=1, input=[], rulename="replay", async_run=None
+        )
     try:
         return PLAN.forecast(name, getattr(limit, "value", limit))
     except ApdError as error:

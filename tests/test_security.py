@@ -208,6 +208,22 @@ def test_an_experiment_of_the_configuration_can_not_either(tmp_path: Path, kind:
     assert not [c for c in refused.stderr if c in "\x07\x1b\x9b\u202e\u2028"]
 
 
+def test_over_http_it_stays_text_too(work: Path, tmp_path: Path) -> None:
+    """The real client against emulated workers: the ids go through JSON, URLs' bodies and the workers' logs."""
+    shutil.copytree(work / "config", tmp_path / "config")
+    (tmp_path / "config/experiments/http.yaml").write_text(
+        "experiments:\n  H: {engine: emulator, cluster: 2p6d, policy: kv_aware, resident: true, concurrency: 8, time_scale: 10, replicates: 1, start_spread_s: 0}\n")  # fmt: skip
+    shutil.copy2(work / "hostile.jsonl", tmp_path)
+    apd("replay", "H", "--matrix", "http", "--replicate", "1", "--out", "run", cwd=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "run/requests.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(rows) == 3 * len(HOSTILE) and {row["session"] for row in rows} == set(HOSTILE.values())
+    refused = {row["session"] for row in rows if row["status"] != "ok"}
+    assert refused == {HOSTILE[kind] for kind in ("terminal", "nul", "markdown")}, "what no log line may hold is refused, and all else is served"
+    for log in (tmp_path / "run/logs").glob("*.log"):
+        assert not [c for c in log.read_text(encoding="utf-8") if c in "\x00\x07\x1b\x9b\u202e\u2028\r"]
+    assert {p.name for p in tmp_path.iterdir()} == {"config", "hostile.jsonl", "run"} and not Path("/tmp/apd-owned").exists()
+
+
 def test_the_emulator_listens_on_this_machine_only(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "apd_replay", "emulate", "--help"]
     if subprocess.run(command, cwd=ROOT, capture_output=True).returncode:

@@ -87,10 +87,10 @@ def test_a_dry_run_says_how_long_each_replay_takes(fresh: Project) -> None:
     assert cut == [("12", "22")] * 4  # 12 s, 60 s for the last answers, 20 min for the servers to come up
 
 
-@pytest.mark.parametrize("dry", [["--dry-run"], []])
-def test_what_cannot_end_in_time_is_refused_before_anything_runs(fresh: Project, dry: list[str]) -> None:
+@pytest.mark.parametrize(("dry", "minutes"), [(["--dry-run"], "1"), ([], "1"), (["--dry-run"], "1 * attempt")])
+def test_what_cannot_end_in_time_is_refused_before_anything_runs(fresh: Project, dry: list[str], minutes: str) -> None:
     with_gpus(fresh).edit("config/experiments/tiny.yaml", "time_scale: 1", "time_scale: 0.1")
-    refused = fresh.snakemake(*dry, "--set-resources", "replay:runtime=1", check=False)
+    refused = fresh.snakemake(*dry, "--set-resources", f"replay:runtime={minutes}", check=False)
     said = [line for line in refused.stderr.splitlines() if line.startswith("apd: ")]
     assert refused.returncode == 1 and len(said) == 1
     assert re.search(r"experiments\.L@sglang-tiny: L@sglang-tiny/r\d: takes at least \d min .* its job may run 60 s; cut it \(time_limit_s", said[0])

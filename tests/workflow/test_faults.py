@@ -88,6 +88,8 @@ def test_two_workflows_at_once_one_is_refused(fresh: Project) -> None:
 
 
 def test_two_workflows_without_a_lock_make_each_run_once(finished: Project, fresh: Project) -> None:
+    """A run takes a second longer here, so that both want to make it at the same time."""
+    fresh.edit("apd_replay/replay/store.py", "        filling.mkdir()\n", "        filling.mkdir()\n        time.sleep(1)\n")
     both = [subprocess.Popen(fresh.command("--nolock", "--until", "replay"), cwd=fresh.folder, env=fresh.environment(), stdout=subprocess.DEVNULL,
                              stderr=subprocess.DEVNULL) for _ in range(2)]  # fmt: skip
     for workflow in both:
