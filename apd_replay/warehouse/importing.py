@@ -121,7 +121,7 @@ def _examine(directory: Path, experiment: str | None) -> Found:
         raise InputError(directory, "is no folder", remedy="give run directories: folders with run.json and requests.jsonl")
     for place in (directory.resolve(), *directory.resolve().parents):
         if (place / "store").is_dir() and (place / "runs").is_dir():
-            raise InputError(directory, f"lies in the results folder {place}", remedy="import the original run directory instead")
+            raise InputError(directory, f"lies in the results folder {place}", remedy="import the original, or a copy that lies elsewhere")
     manifest = _manifest(directory / "run.json")
     if experiment is not None:
         manifest["experiment"] = experiment
