@@ -18,7 +18,7 @@ enum { STAMPED, DATED, BARE };                     /* `[date time tags] `, `date
 enum { INTERFACE = 2 };                            /* what fast.py asks for: another number where the records or calls below change */
 enum { MOST_LAYOUTS = 1024, MOST_DATES = 32, MOST_TAGS = 512, MOST_HOLES = 48, LONGEST_TAGS = 63, LONGEST_WORD = 64, LONGEST_MESSAGE = 500 };
 
-/* The three records below are arrays of int64 on Python's side. */
+/* Arrays of int64 on Python's side. */
 typedef struct { int64_t text, length, kind, least, most, zeros, store, column; } Step;    /* fixed text, then a hole or the end */
 typedef struct { int64_t offsets, heap, heap_size, first, count; } Text;                   /* a column of text: pieces first..first+count */
 typedef struct { int64_t hole, text, length; } Piece;                                      /* of a hole, or (hole < 0) fixed text */
@@ -147,9 +147,10 @@ static int keep(Layout *layout, const Hole *holes, int32_t line, int64_t offset,
         }
         for (const Step *step = layout->steps; step->kind != END; step++) {
             const Hole *hole = holes + (step - layout->steps);
-            int32_t whole = (int32_t)hole->whole;
-            if (step->store == INT32) put(layout, step->column, &whole, 4);
-            else if (step->store == INT64) put(layout, step->column, &hole->whole, 8);
+            if (step->store == INT32) {
+                int32_t whole = (int32_t)hole->whole;
+                put(layout, step->column, &whole, 4);
+            } else if (step->store == INT64) put(layout, step->column, &hole->whole, 8);
             else if (step->store == DOUBLE) put(layout, step->column, &hole->number, 8);
         }
         put(layout, layout->head.line, &line, 4);
