@@ -32,6 +32,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "shutdown": (
         "SIGTERM received", "Gracefully exiting", "kill_process_tree called", "No live scheduler processes", "CUDA user-triggered coredump",
         "CUDA coredump pipe", "INFO:     Shutting down", "INFO:     Finished server process", "Killed",
+        "INFO:     Waiting for connections to close", "INFO:     Waiting for background tasks to complete",
     ),
     "stack dump": ("Pyspy ", "Req(rid="),
     # a test mode retracts on purpose: no sign of a full pool
@@ -49,7 +50,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     ),
     "other logger": ("[rank", "LMCache ", "[INFO] ", "WARNING: Logging before InitGoogleLogging", "# CMD ", "# ENV "),
     "request log": ("Receive: ", "Receive OpenAI: ", "Finish: "),
-    "plugin": ("apd_replay plugin active",),
+    "plugin": ("apd_replay plugin active", "apd_replay events: "),
     "emulator": ("The emulated workers are ready",),
     # the spike of a direct append; no released plugin prints them
     "spike plugin": ("APD extend ", "APD enqueue ", "APD refuse ", "APD abort queued", "APD plugin installed"),

@@ -151,6 +151,13 @@ def test_unknown_lines_are_counted_by_shape_and_known_noise_is_not() -> None:
     assert parser.lines == {"unknown": 2, "known": 4} and parser.counts["access"] == 1 and parser.role == "router"
 
 
+@pytest.mark.parametrize("line", ["INFO:     Waiting for background tasks to complete. (CTRL+C to force quit)", "INFO:     Waiting for connections to close. (CTRL+C to force quit)",
+                                  "apd_replay events: none from here on: [Errno 28] No space left on device"])  # fmt: skip
+def test_what_a_busy_server_says_as_it_goes_down_is_known(line: str) -> None:
+    parser, *_ = parse(line)
+    assert parser.lines["known"] == 1 and not parser.lines["unknown"]
+
+
 def test_bad_utf8_is_counted_and_read() -> None:
     parser, _samples, _, _ = parse(L.BATCHES[9][1].encode() + b"\xff\xfe", L.T.encode() + b"Session opened: \xff (active=1)")
     assert parser.bad_utf8 == 2 and sum(parser.lines.values()) == 2
