@@ -13,6 +13,13 @@ node=$(hostname -s)
 
 down() {
     local daemon
+    if [[ -f $state/slurmctld.pid ]]; then
+        scancel --partition=all 2>/dev/null || true
+        for _ in $(seq 100); do
+            [[ $(timeout 5 squeue --noheader 2>/dev/null) ]] || break
+            sleep 0.1
+        done
+    fi
     for daemon in slurmd slurmctld munged; do
         [[ -f $state/$daemon.pid ]] && kill "$(cat "$state/$daemon.pid")" 2>/dev/null || true
     done
