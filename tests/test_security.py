@@ -184,6 +184,13 @@ def test_an_error_message_drives_no_terminal_and_is_one_line(tmp_path: Path, kin
     assert not [c for c in refused.stdout + refused.stderr if c in "\x00\x07\x1b\x9b\u202e\u2028"]
 
 
+@pytest.mark.parametrize("command", [["trace", "stats"], ["parse"], ["import", "--as", "x"], ["sql", "SELECT 1", "--results"]], ids=" ".join)
+def test_a_name_that_is_typed_drives_no_terminal_either(tmp_path: Path, command: list[str]) -> None:
+    refused = apd(*command, HOSTILE["terminal"], cwd=tmp_path, check=False)
+    assert refused.returncode == 1 and "owned" in refused.stderr and len(refused.stderr.splitlines()) == 1
+    assert not [c for c in refused.stderr if c in "\x07\x1b\x9b\u202e\u2028"]
+
+
 @pytest.mark.parametrize("kind", [k for k in HOSTILE if k != "nul"])
 def test_no_id_leads_out_of_the_folder(tmp_path: Path, kind: str) -> None:
     """As an experiment's id at import, as the id in a run.json, as a trace's name."""
