@@ -51,6 +51,9 @@ def worker(server: str, raw: Path, deadline_s: float) -> None:
     _measured(raw, deadline_s, measure)
 
 
+backend = click.option("--backend", type=click.Choice(["mooncake", "mooncake_tcp", "nixl"]), required=True, help="The transfer backend of both.")
+
+
 def pair(command: Callable[..., None]) -> Callable[..., None]:
     """The options that name a P and a D."""
     for option in (
@@ -64,7 +67,7 @@ def pair(command: Callable[..., None]) -> Callable[..., None]:
 
 @calibrate.command()
 @pair
-@click.option("--backend", type=click.Choice(["mooncake", "mooncake_tcp", "nixl"]), required=True, help="The transfer backend of both.")
+@backend
 @raw
 @deadline
 def link(prefill: str, decode: str, bootstrap_port: int, backend: str, raw: Path, deadline_s: float) -> None:
@@ -110,7 +113,7 @@ def append(prefill: str, decode: str, bootstrap_port: int, raw: Path, deadline_s
 
 @calibrate.command()
 @pair
-@click.option("--backend", type=click.Choice(["mooncake", "mooncake_tcp", "nixl"]), required=True, help="The transfer backend of both.")
+@backend
 @raw
 @deadline
 def scattered(prefill: str, decode: str, bootstrap_port: int, backend: str, raw: Path, deadline_s: float) -> None:
