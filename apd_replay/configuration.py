@@ -130,7 +130,7 @@ def _experiments(source: Path, directory: Path, config: dict[str, Any]) -> dict[
         cluster = deepcopy(named("cluster", "clusters", settings["cluster"], where))
         _check_shape(source, where, settings, cluster)
         hardware = deepcopy(named("hardware", "hardware", settings["hardware"], where))
-        _scale(source, where, settings, cluster, hardware)
+        _scale(source, where, settings, cluster, hardware, directory)
         out_id = identity(str(name), settings)
         if not ID.fullmatch(out_id):
             raise ConfigError(source, f"experiments.{printable(str(name))}", f"its runs would be called {printable(out_id)}, which cannot name a folder; {ID_RULE}")
@@ -179,7 +179,7 @@ def changed(base: Experiment, settings: dict[str, Any], directory: Path) -> Expe
     cluster = _checked(source, _named(directory, "clusters", merged["cluster"], source, where), _schema(directory, "cluster"))
     hardware = _checked(source, _named(directory, "hardware", merged["hardware"], source, where), _schema(directory, "hardware"))
     _check_shape(source, where, merged, cluster)
-    _scale(source, where, merged, cluster, hardware)
+    _scale(source, where, merged, cluster, hardware, directory)
     return Experiment(base.id, merged, cluster, hardware)
 
 
@@ -189,9 +189,11 @@ def splits(directory: Path, gpus: int) -> list[str]:
     return [name for name, shape in found.items() if set(shape) == {"prefill", "decode"} and shape["prefill"] + shape["decode"] == gpus]
 
 
-def _scale(source: Path, where: str, settings: dict[str, Any], cluster: dict[str, Any], hardware: dict[str, Any]) -> None:
+def _scale(source: Path, where: str, settings: dict[str, Any], cluster: dict[str, Any], hardware: dict[str, Any], directory: Path) -> None:
     _scale_pools(settings["kv_pool_scale"], cluster, hardware)
-    _scale_coefficients(source, f"{where}.hardware_scale", settings["hardware_scale"], hardware)
+    if settings["hardware_scale"]:
+        _scale_coefficients(source, f"{where}.hardware_scale", settings["hardware_scale"], hardware)
+        _checked(source, hardware, _schema(directory, "hardware"), f"{where}.hardware_scale")  # a rate of 0 would never end
 
 
 def _scale_pools(scale: float, cluster: dict[str, Any], hardware: dict[str, Any]) -> None:
@@ -208,8 +210,6 @@ def _scale_coefficients(source: Path, where: str, factors: dict[str, float], har
             part = part.get(folder) if isinstance(part, dict) else None
         if not isinstance(part, dict) or not isinstance(part.get(key), int | float):
             raise ConfigError(source, f"{where}.{name}", "is no coefficient of the hardware file, such as transfer.mooncake.bytes_per_s")
-        if not factor and key.endswith("_per_s"):
-            raise ConfigError(source, f"{where}.{name}", "0 would make it a rate at which nothing ever ends; expected a number above 0")
         part[key] = max(1, round(part[key] * factor)) if isinstance(part[key], int) else part[key] * factor
 
 

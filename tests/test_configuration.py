@@ -151,6 +151,15 @@ def test_the_pool_scale_reaches_every_worker(config: Path) -> None:
     assert (e0.hardware["kv_pool_tokens"], e0.cluster["kv_pool_tokens"]) == (73_700, 500)
 
 
+def test_a_coefficient_may_be_scaled_to_nothing_but_not_out_of_its_bounds(config: Path) -> None:
+    edit_experiment(config, "E0", hardware_scale={"rpc_s": 0})
+    assert configuration.load(config).experiments["E0"].hardware["rpc_s"] == 0
+    for name, factor in (("transfer.mooncake.bytes_per_s", 0), ("decode.expert_share", 100)):
+        edit_experiment(config, "E0", hardware_scale={name: factor})
+        with pytest.raises(ConfigError, match=rf"E0\.hardware_scale\.{name}: "):
+            configuration.load(config)
+
+
 def test_a_coefficient_is_scaled_by_its_name(config: Path) -> None:
     edit_experiment(config, "E0", hardware_scale={"transfer.mooncake.bytes_per_s": 0.1, "rpc_s": 10})
     loaded = configuration.load(config).experiments
