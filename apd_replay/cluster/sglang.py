@@ -43,6 +43,7 @@ def servers(experiment: Experiment, replicate: int) -> list[Server]:
     model = _model(experiment, interpreter)
     variables = {**os.environ, **_ENVIRONMENT, **(_CPU_ENVIRONMENT if cluster["device"] == "cpu" else {}), **_offline(model),
                  **cluster["environment"], **experiment["sglang"]["environment"], **_plugins(experiment)}  # fmt: skip
+    decode_only = _CPU_DECODE if "decode" in roles and cluster["device"] == "cpu" and _release(interpreter) >= _CPU_DECODE_SINCE else ()
     out, counts = [], {"prefill": 0, "decode": 0, "unified": 0}
     for role, gpu in zip(roles, gpus, strict=True):
         name = f"{'worker' if role == 'unified' else role}-{counts[role]}"
@@ -51,8 +52,7 @@ def servers(experiment: Experiment, replicate: int) -> list[Server]:
         own = [*_ARGUMENTS, "--host", HOST, "--port", str(port), "--nccl-port", str(rendezvous), "--random-seed", str(replicate), "--weight-version", name]
         own += _CPU_ARGUMENTS if cluster["device"] == "cpu" else ("--base-gpu-id", str(gpu))
         own += _role_arguments(cluster, role, bootstrap)
-        if role == "decode" and cluster["device"] == "cpu" and _release(interpreter) >= _CPU_DECODE_SINCE:
-            own += _CPU_DECODE
+        own += decode_only if role == "decode" else ()
         told = [*cluster["server_args"], *cluster.get(f"{role}_args", []), *experiment["sglang"]["server_args"]]
         out.append(Server(
             name, role, (interpreter, "-m", "sglang.launch_server", "--model-path", model, *own, *told), variables, Address(HOST, port), READY,
