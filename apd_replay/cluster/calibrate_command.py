@@ -73,12 +73,9 @@ def pair(command: Callable[..., None]) -> Callable[..., None]:
 def link(prefill: str, decode: str, bootstrap_port: int, backend: str, raw: Path, deadline_s: float) -> None:
     """KV transfer from a P to a D, straight to both, without a router."""
 
-    async def measure(client: Client, rows: Rows) -> None:
-        from apd_replay.cluster.calibrate import link as links
+    from apd_replay.cluster.calibrate import link as links
 
-        await links.measure(client, await _pair(client, rows, prefill, decode, bootstrap_port), backend, rows, SEED, _say)
-
-    _measured(raw, deadline_s, measure)
+    _measured_pair(prefill, decode, bootstrap_port, raw, deadline_s, lambda client, pair, rows: links.measure(client, pair, backend, rows, SEED, _say))
 
 
 @calibrate.command()
@@ -88,12 +85,9 @@ def link(prefill: str, decode: str, bootstrap_port: int, backend: str, raw: Path
 def calls(prefill: str, decode: str, bootstrap_port: int, raw: Path, deadline_s: float) -> None:
     """Calls to a D, idle and while requests decode there: the plugin's admission where the D has it."""
 
-    async def measure(client: Client, rows: Rows) -> None:
-        from apd_replay.cluster.calibrate.calls import measure_on_decode
+    from apd_replay.cluster.calibrate.calls import measure_on_decode
 
-        await measure_on_decode(client, await _pair(client, rows, prefill, decode, bootstrap_port), rows, SEED, _say)
-
-    _measured(raw, deadline_s, measure)
+    _measured_pair(prefill, decode, bootstrap_port, raw, deadline_s, lambda client, pair, rows: measure_on_decode(client, pair, rows, SEED, _say))
 
 
 @calibrate.command()
@@ -103,12 +97,9 @@ def calls(prefill: str, decode: str, bootstrap_port: int, raw: Path, deadline_s:
 def append(prefill: str, decode: str, bootstrap_port: int, raw: Path, deadline_s: float) -> None:
     """Direct appends on a D with the plugin."""
 
-    async def measure(client: Client, rows: Rows) -> None:
-        from apd_replay.cluster.calibrate import append as appends
+    from apd_replay.cluster.calibrate import append as appends
 
-        await appends.measure(client, await _pair(client, rows, prefill, decode, bootstrap_port), rows, SEED, _say)
-
-    _measured(raw, deadline_s, measure)
+    _measured_pair(prefill, decode, bootstrap_port, raw, deadline_s, lambda client, pair, rows: appends.measure(client, pair, rows, SEED, _say))
 
 
 @calibrate.command()
@@ -119,12 +110,9 @@ def append(prefill: str, decode: str, bootstrap_port: int, raw: Path, deadline_s
 def scattered(prefill: str, decode: str, bootstrap_port: int, backend: str, raw: Path, deadline_s: float) -> None:
     """KV transfer into a D whose free slots lie scattered; the D needs the plugin."""
 
-    async def measure(client: Client, rows: Rows) -> None:
-        from apd_replay.cluster.calibrate import scattered as transfers
+    from apd_replay.cluster.calibrate import scattered as transfers
 
-        await transfers.measure(client, await _pair(client, rows, prefill, decode, bootstrap_port), backend, rows, SEED, _say)
-
-    _measured(raw, deadline_s, measure)
+    _measured_pair(prefill, decode, bootstrap_port, raw, deadline_s, lambda client, pair, rows: transfers.measure(client, pair, backend, rows, SEED, _say))
 
 
 @calibrate.command()
@@ -146,10 +134,14 @@ def fit(raws: tuple[Path, ...], out: Path, gpu: str | None, title: str, model: s
     click.echo(text, nl=False)
 
 
-async def _pair(client: Client, rows: Rows, prefill: str, decode: str, bootstrap_port: int) -> Pair:
+def _measured_pair(prefill: str, decode: str, bootstrap_port: int, raw: Path, deadline_s: float, measure: Callable[[Client, Pair, Rows], Awaitable[None]]) -> None:
     from apd_replay.cluster.calibrate.pair import Pair
 
-    return Pair(await _server(client, rows, prefill), await _server(client, rows, decode), bootstrap_port, random.SystemRandom())
+    async def on_pair(client: Client, rows: Rows) -> None:
+        ends = Pair(await _server(client, rows, prefill), await _server(client, rows, decode), bootstrap_port, random.SystemRandom())
+        await measure(client, ends, rows)
+
+    _measured(raw, deadline_s, on_pair)
 
 
 async def _server(client: Client, rows: Rows, url: str) -> Server:

@@ -19,8 +19,8 @@ TRANSFER_MS, TRANSFER_MIB = 3.0, 1.5
 class StubServer:
     """`role`: null, prefill or decode. Remembers prompts as a prefix cache would, one after the other."""
 
-    def __init__(self, model_path: str, role: str = "null", *, refuse: bool = False, plugin: bool = False) -> None:
-        self._model_path, self._role, self._refuse, self._plugin = model_path, role, refuse, plugin
+    def __init__(self, model_path: str, role: str = "null", *, refuse: bool = False, plugin: bool = False, metrics: bool = True) -> None:
+        self._model_path, self._role, self._refuse, self._plugin, self._metrics = model_path, role, refuse, plugin, metrics
         self._cache: list[list[int]] = []
         self._running = 0
         self._transfers = 0
@@ -68,7 +68,7 @@ class StubServer:
             return _send(writer, {})
         if path == "/v1/loads":
             return _send(writer, {"loads": [{"max_running_requests": 8}]})
-        if path == "/metrics":
+        if path == "/metrics" and self._metrics:
             lines = [f'sglang:kv_transfer_latency_ms_sum{{role="p"}} {self._transfers * TRANSFER_MS}', f'sglang:kv_transfer_total_mb_sum{{role="p"}} {self._transfers * TRANSFER_MIB}']
             return _send(writer, "\n".join(lines))
         _send(writer, {"error": "not found"}, "404 Not Found")

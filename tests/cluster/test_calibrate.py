@@ -278,6 +278,28 @@ def test_a_link_is_measured_by_the_prefill_workers_own_counters(serve, tmp_path:
     assert {round(r["seconds"], 9) for r in moved} == {stub_server.TRANSFER_MS / 1000} and {r["bytes"] for r in moved} == {round(stub_server.TRANSFER_MIB * 2**20)}
 
 
+def test_a_p_that_does_not_count_its_transfers_is_an_error_and_a_d_that_refuses_a_row(serve, tmp_path: Path) -> None:
+    for k, (prefill, decode) in enumerate(((serve("prefill", metrics=False), serve("decode")), (serve("prefill"), serve("decode", refuse=True)))):
+        raw = tmp_path / f"{k}.jsonl"
+        run = CliRunner().invoke(apd, ["calibrate", "link", "--prefill", prefill.url, "--decode", decode.url, "--bootstrap-port", "8998", "--backend", "nixl", "--raw", str(raw)])
+        failed = [r["why"] for r in rows.read([raw]) if r["kind"] == "failed"]
+        if k == 0:
+            assert isinstance(run.exception, RunError) and "start the P with --enable-metrics" in str(run.exception) and not failed
+        else:
+            assert run.exit_code == 0 and len(failed) == 1 and "HTTP 503" in failed[0]
+
+
+def test_a_session_is_closed_also_where_its_turns_fail(serve, tmp_path: Path) -> None:
+    prefill, decode = serve("prefill"), serve("decode", refuse=True, plugin=True)
+    run = CliRunner().invoke(apd, ["calibrate", "append", "--prefill", prefill.url, "--decode", decode.url, "--bootstrap-port", "8998", "--raw", str(tmp_path / "raw.jsonl")])
+    assert decode.closed == [] and "they do not fit the pools" in (tmp_path / "raw.jsonl").read_text() and run.exit_code == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("apd_replay.cluster.calibrate.append.HISTORIES", (200,))
+        patch.setattr("apd_replay.cluster.calibrate.append.NEW", (16,))
+        run = CliRunner().invoke(apd, ["calibrate", "append", "--prefill", prefill.url, "--decode", decode.url, "--bootstrap-port", "8998", "--raw", str(tmp_path / "raw.jsonl")])
+    assert isinstance(run.exception, RunError) and "HTTP 503" in str(run.exception) and decode.closed == ["calibrate-200"]
+
+
 def test_calls_of_a_d_are_measured_where_it_has_the_plugin(serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apd_replay.cluster.calibrate.calls.TOKENS", 30)
     prefill, decode = serve("prefill"), serve("decode", plugin=True)

@@ -19,16 +19,15 @@ async def measure(client: Client, pair: Pair, rows: Rows, seed: int, say: Callab
     """What does not fit the pools is a row of its own. A session is seeded through P once, and appended to from there."""
     prompts = Prompts(seed, pair.decode.vocabulary)
     for history in HISTORIES:
-        session = f"calibrate-{history}"
         if history + REPEATS * sum(NEW) > 0.9 * pair.pool_tokens:
             rows.add("skipped", what=f"appends behind {history} tokens", why="they do not fit the pools")
             continue
         ids = prompts.new(history)
-        await pair.through(client, ids, OUTPUT_TOKENS, session)
-        for new in NEW:
-            for repeat in range(REPEATS):
-                ids = [*ids, *prompts.new(new)]
-                reply = await pair.append(client, ids, OUTPUT_TOKENS, session)
-                rows.add("append", new=len(ids) - reply.cached, cached=reply.cached, seconds=reply.first_s, repeat=repeat)
-            say(f"append {new} behind {reply.cached}: {(reply.first_s or 0) * 1000:.1f} ms")
-        await pair.close(client, session)
+        async with pair.keeping(client, f"calibrate-{history}") as session:
+            await pair.through(client, ids, OUTPUT_TOKENS, session)
+            for new in NEW:
+                for repeat in range(REPEATS):
+                    ids = [*ids, *prompts.new(new)]
+                    reply = await pair.append(client, ids, OUTPUT_TOKENS, session)
+                    rows.add("append", new=len(ids) - reply.cached, cached=reply.cached, seconds=reply.first_s, repeat=repeat)
+                say(f"append {new} behind {reply.cached}: {(reply.first_s or 0) * 1000:.1f} ms")

@@ -22,6 +22,7 @@ from apd_replay.errors import RunError
 from apd_replay.replay.admission import ASK
 
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+PREFILL = ("chunk_s", "token_s", "attention_s", "prefix_s")
 APPENDED = 1.5  # an append that takes so many times its prefill is bound by something else
 BACKENDS = ("mooncake", "mooncake_tcp", "nixl")
 
@@ -112,12 +113,17 @@ def prefill_features(new: int, cached: int, chunk: int) -> list[float]:
     return [float(batches), float(new), pairs, float(looked_back)]
 
 
+def prefill_seconds(new: int, cached: int, chunk: int, charge: dict[str, float]) -> float:
+    """What a prompt takes by fitted coefficients."""
+    return sum(f * charge[k] for f, k in zip(prefill_features(new, cached, chunk), PREFILL, strict=True))
+
+
 def prefill(rows: Sequence[Row], chunk: int) -> Fitted:
     groups = _repeated(rows, ("new", "cached"))
     if len(groups) < 4:
         raise RunError(f"{len(groups)} different prompts measured, 4 coefficients need at least 4")
     features = [prefill_features(new, cached, chunk) for new, cached in groups]
-    return _fitted(("chunk_s", "token_s", "attention_s", "prefix_s"), features, [_typical(v) for v in groups.values()])
+    return _fitted(PREFILL, features, [_typical(v) for v in groups.values()])
 
 
 def decode_features(batch: int, context: float, share: float) -> list[float]:
@@ -163,7 +169,7 @@ def append(rows: Sequence[Row], so_far: Fit) -> Fitted:
     if len(warm) < 5:
         raise RunError(f"{len(warm)} appends measured, 5 are needed")
     chunk, charge = int(so_far.server["chunk_tokens"]), so_far.groups["prefill"].values
-    priced = [sum(f * charge[k] for f, k in zip(prefill_features(r["new"], r["cached"], chunk), ("chunk_s", "token_s", "attention_s", "prefix_s"), strict=True)) for r in warm]
+    priced = [prefill_seconds(r["new"], r["cached"], chunk, charge) for r in warm]
     above = [r["seconds"] for r, price in zip(warm, priced, strict=True) if r["seconds"] > APPENDED * price]
     least = statistics.median(above) if len(above) > len(warm) / 3 else 0.0
     missed = [max(least, price) / r["seconds"] - 1 for r, price in zip(warm, priced, strict=True)]
@@ -217,7 +223,7 @@ def handshake(rows: Sequence[Row], so_far: Fit) -> Fitted:
     for row in rows:
         if not row["repeat"] or row["first_s"] is None:
             continue
-        prompt = sum(f * charge[k] for f, k in zip(prefill_features(row["tokens"], 0, chunk), ("chunk_s", "token_s", "attention_s", "prefix_s"), strict=True))
+        prompt = prefill_seconds(row["tokens"], 0, chunk, charge)
         one = sum(f * step[k] for f, k in zip(decode_features(1, row["tokens"], share), ("step_s", "experts_s", "context_s"), strict=True))
         left.append(row["first_s"] - prompt - one - row["seconds"])
     if not left:

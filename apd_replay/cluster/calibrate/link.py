@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from apd_replay.cluster.calibrate.pair import Pair
+from apd_replay.cluster.calibrate.pair import NoAnswer, Pair
 from apd_replay.cluster.calibrate.rows import Rows
 from apd_replay.cluster.calibrate.traffic import Prompts
 from apd_replay.cluster.calibrate.worker import Server
@@ -37,7 +37,7 @@ async def measure(client: Client, pair: Pair, backend: str, rows: Rows, seed: in
         for repeat in range(REPEATS):
             try:
                 sent = await counted(client, pair, prompts.new(tokens))
-            except RunError as error:
+            except NoAnswer as error:
                 rows.add("failed", what=f"transfer of {tokens} tokens over {backend}", why=str(error))
                 say(f"{backend} {tokens}: {error}")
                 return

@@ -30,13 +30,12 @@ async def measure(client: Client, pair: Pair, backend: str, rows: Rows, seed: in
     if pair.decode.facts.get("page_size") != 1 or filling < PROMPT or filling > pair.prefill.limits.pool_tokens:
         rows.add("skipped", what=f"scattered transfers over {backend}", why="needs pages of one token, and two equal pools that hold two answers")
         return
-    await asyncio.gather(*(pair.through(client, prompts.new(PROMPT), ANSWER, f"calibrate-{side}") for side in ("left", "right")))
-    await pair.through(client, prompts.new(filling), 1, "calibrate-filling")
-    await pair.close(client, "calibrate-left")
-    for tokens in SIZES:
-        for repeat in range(REPEATS):
-            sent = await counted(client, pair, prompts.new(tokens))
-            rows.add("scattered", backend=backend, tokens=tokens, **asdict(sent), repeat=repeat)
-        say(f"{backend} {tokens} scattered: {sent.bytes / MIB:.0f} MiB in {sent.seconds * 1000:.2f} ms")
-    for side in ("right", "filling"):
-        await pair.close(client, f"calibrate-{side}")
+    async with pair.keeping(client, "calibrate-filling") as filler, pair.keeping(client, "calibrate-right") as right:
+        async with pair.keeping(client, "calibrate-left") as left:
+            await asyncio.gather(*(pair.through(client, prompts.new(PROMPT), ANSWER, side) for side in (left, right)))
+            await pair.through(client, prompts.new(filling), 1, filler)
+        for tokens in SIZES:
+            for repeat in range(REPEATS):
+                sent = await counted(client, pair, prompts.new(tokens))
+                rows.add("scattered", backend=backend, tokens=tokens, **asdict(sent), repeat=repeat)
+            say(f"{backend} {tokens} scattered: {sent.bytes / MIB:.0f} MiB in {sent.seconds * 1000:.2f} ms")
